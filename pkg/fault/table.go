@@ -1,0 +1,218 @@
+package fault
+
+// Exit is a process exit status. The values are a public contract (dropctl help exit-codes).
+type Exit int
+
+// The exit statuses, each with the sentence `dropctl help exit-codes` prints.
+const (
+	OK              Exit = 0
+	ExitFailed      Exit = 1
+	ExitUsage       Exit = 2
+	ExitNotFound    Exit = 3
+	ExitRefused     Exit = 4
+	ExitUnavailable Exit = 5
+	ExitFinding     Exit = 6
+	ExitBusy        Exit = 7
+	ExitPartial     Exit = 8
+	ExitInterrupted Exit = 130
+	ExitTerminated  Exit = 143
+)
+
+// ExitMeaning is one line of the exit status table.
+type ExitMeaning struct {
+	Exit    Exit   `json:"exit"`
+	Name    string `json:"name"`
+	Meaning string `json:"meaning"`
+}
+
+// Exits lists every exit status in order.
+func Exits() []ExitMeaning {
+	return []ExitMeaning{
+		{OK, "ok", "done, or already so"},
+		{ExitFailed, "failed", "an error that dropctl does not know"},
+		{ExitUsage, "usage", "bad flag, argument, config or input file; nothing was attempted and no server dialled"},
+		{ExitNotFound, "not_found", "the lot, reservation or other named thing does not exist"},
+		{ExitRefused, "refused", "a rule said no: sold out, closed, expired, limit, conflict"},
+		{ExitUnavailable, "unavailable", "Redis, PostgreSQL or the API is unreachable, timed out or frozen, or the outcome is unknown"},
+		{ExitFinding, "finding", "the check worked and its answer is bad: drift, lag, pending migrations, a missed threshold"},
+		{ExitBusy, "busy", "another run holds the lock"},
+		{ExitPartial, "partial", "some items are done and some are not; the output says which"},
+		{ExitInterrupted, "interrupted", "stopped by Ctrl-C after a graceful stop"},
+		{ExitTerminated, "terminated", "stopped by TERM or HUP after a graceful stop"},
+	}
+}
+
+// Code names one kind of error, verdict or freeze reason. The values are a public contract.
+type Code string
+
+// Error codes.
+const (
+	Failed        Code = "failed"
+	Usage         Code = "usage"
+	Invalid       Code = "invalid"
+	InvalidConfig Code = "invalid_config"
+	NotFound      Code = "not_found"
+
+	SaleNotOpen      Code = "sale_not_open"
+	SaleClosed       Code = "sale_closed"
+	LotPaused        Code = "lot_paused"
+	CustomerLimit    Code = "customer_limit"
+	SoldOut          Code = "sold_out"
+	HoldExists       Code = "hold_exists"
+	HoldExpired      Code = "hold_expired"
+	AlreadyConfirmed Code = "already_confirmed"
+	AlreadyReleased  Code = "already_released"
+	AlreadyRefunded  Code = "already_refunded"
+	NotConfirmed     Code = "not_confirmed"
+	LedgerRejected   Code = "ledger_rejected"
+	KeyReused        Code = "key_reused"
+	Conflict         Code = "conflict"
+	NeedsConfirm     Code = "needs_confirmation"
+
+	Unavailable    Code = "unavailable"
+	Overloaded     Code = "overloaded"
+	Backpressure   Code = "backpressure"
+	LotFrozen      Code = "lot_frozen"
+	LotNotLoaded   Code = "lot_not_loaded"
+	OutcomeUnknown Code = "outcome_unknown"
+	Foreign        Code = "foreign_installation"
+	NotMigrated    Code = "not_migrated"
+	OutOfMemory    Code = "redis_out_of_memory"
+
+	Finding     Code = "finding"
+	Pending     Code = "pending_migrations"
+	WouldChange Code = "would_change"
+	Broken      Code = "broken"
+	BarMissed   Code = "bar_missed"
+
+	Busy        Code = "busy"
+	Partial     Code = "partial"
+	Interrupted Code = "interrupted"
+	Terminated  Code = "terminated"
+
+	MissingBinary Code = "missing_binary"
+	Unsupported   Code = "unsupported"
+)
+
+// Verdicts of reconcile and reasons for a frozen shard or a stopped lot; `explain` knows them too.
+const (
+	VerdictOK      Code = "ok"
+	VerdictLagging Code = "lagging"
+	VerdictDrift   Code = "drift"
+	VerdictFrozen  Code = "frozen"
+	VerdictStopped Code = "stopped"
+	VerdictMissing Code = "missing"
+
+	FreezeClosedDoor Code = "closed_door"
+	FreezeClock      Code = "clock"
+	FreezeOperator   Code = "operator"
+	FreezeAhead      Code = "redis_ahead"
+	FreezeBehind     Code = "redis_behind"
+	FreezeDiffers    Code = "redis_differs"
+	FreezeEmptied    Code = "emptied"
+
+	StopFork         Code = "fork"
+	StopGhost        Code = "ghost"
+	StopOverCapacity Code = "over_capacity"
+	StopUnfoldable   Code = "unfoldable"
+	StopLoadMismatch Code = "load_mismatch"
+)
+
+// Entry is what the table says about a code.
+type Entry struct {
+	Code    Code   `json:"code"`
+	Kind    string `json:"kind"` // error, verdict, freeze or stop
+	Exit    Exit   `json:"exit"`
+	HTTP    int    `json:"http"`    // 0: never an HTTP answer
+	Title   string `json:"title"`   // a short sentence, the RFC 9457 title
+	Meaning string `json:"meaning"` // what happened
+	Risk    string `json:"risk"`    // what it means for buyers
+	Hint    string `json:"hint"`    // what to do next
+}
+
+// Lookup returns the entry of a code; for an unknown code that of Failed.
+func Lookup(code Code) Entry {
+	for _, e := range table {
+		if e.Code == code {
+			return e
+		}
+	}
+	return table[0]
+}
+
+// Known reports whether the table has the code.
+func Known(code Code) bool { return code == Failed || Lookup(code).Code != Failed }
+
+// All returns the whole table in a fixed order. The caller owns the slice.
+func All() []Entry { return append([]Entry(nil), table...) }
+
+const noRisk = "none: nothing was changed"
+
+var table = []Entry{
+	{Failed, "error", ExitFailed, 500, "Unclassified failure", "dropctl met an error it has no name for; the text says what it was", "unknown: check the lot before trying again", "run the command again with --debug, then `dropctl status`"},
+	{Usage, "error", ExitUsage, 400, "Wrong usage", "a command, flag or argument is not as the command expects it", noRisk, "run the command with --help"},
+	{Invalid, "error", ExitUsage, 400, "Invalid input", "a value is outside what its field allows", noRisk, "correct the named field and try again"},
+	{InvalidConfig, "error", ExitUsage, 500, "Invalid configuration", "a setting is unknown, unreadable or outside what it allows", noRisk, "see where each setting comes from: dropctl config view --origin"},
+	{NotFound, "error", ExitNotFound, 404, "Not found", "the named lot or reservation does not exist", noRisk, "list what there is: dropctl lot list"},
+
+	{SaleNotOpen, "error", ExitRefused, 403, "Sale not open yet", "the lot's sales window has not begun", noRisk, "see the window: dropctl lot show LOT"},
+	{SaleClosed, "error", ExitRefused, 403, "Sale closed", "the lot was closed or its sales window has ended", noRisk, "see the window and status: dropctl lot show LOT"},
+	{LotPaused, "error", ExitRefused, 403, "Lot paused", "an operator paused the lot; holds can still be settled", noRisk, "open it again: dropctl lot open LOT"},
+	{CustomerLimit, "error", ExitRefused, 403, "Customer limit reached", "the user already holds or bought as many units as the lot allows", noRisk, "ask for fewer units, or release a hold first"},
+	{SoldOut, "error", ExitRefused, 409, "Sold out", "fewer units are available than were asked for", noRisk, "try again when holds expire or are released: dropctl lot show LOT"},
+	{HoldExists, "error", ExitRefused, 409, "Hold exists", "the user already has a live hold on this lot", noRisk, "confirm or release that hold first: dropctl reservation show ID"},
+	{HoldExpired, "error", ExitRefused, 409, "Hold expired", "the hold's deadline has passed; its units may be somebody else's", "a payment that came in for it must be refunded", "reserve again with a new key; or confirm with --late reclaim"},
+	{AlreadyConfirmed, "error", ExitRefused, 409, "Already confirmed", "the reservation is confirmed, with another quantity or payment reference, or the call asked for something else", noRisk, "see its state: dropctl reservation show ID; to give units back: dropctl refund ID"},
+	{AlreadyReleased, "error", ExitRefused, 409, "Already released", "the hold was given back before", noRisk, "reserve again with a new key"},
+	{AlreadyRefunded, "error", ExitRefused, 409, "Already refunded", "the reservation was refunded, to another total than was asked for", noRisk, "see its state: dropctl reservation show ID"},
+	{NotConfirmed, "error", ExitRefused, 409, "Not confirmed", "only a confirmed reservation can be refunded", noRisk, "release the hold instead: dropctl release ID"},
+	{LedgerRejected, "error", ExitRefused, 409, "Rejected by the ledger", "the ledger found no unit left for this confirmation: Redis had counted units twice", "this buyer gets no unit; the payment is due for refund", "see the lot: dropctl reconcile LOT"},
+	{KeyReused, "error", ExitRefused, 422, "Key reused", "the idempotency key named another request before (other quantity or hold time)", noRisk, "use a new key for a new attempt"},
+	{Conflict, "error", ExitRefused, 409, "Conflict", "the thing is not in the state the call expected", noRisk, "look at it again and repeat with what is there now"},
+	{NeedsConfirm, "error", ExitUsage, 0, "Confirmation needed", "the command destroys or stops something and nobody could be asked", noRisk, "repeat it with --yes"},
+
+	{Unavailable, "error", ExitUnavailable, 503, "Unavailable", "a server could not be reached or did not answer in time", "buyers cannot reserve until it is back; nothing is oversold", "check the servers: dropctl status"},
+	{Overloaded, "error", ExitUnavailable, 503, "Overloaded", "more calls are waiting than can be answered in time", "some buyers have to try again", "retry after a moment"},
+	{Backpressure, "error", ExitUnavailable, 503, "Backpressure", "the outbox has reached its ceiling because the ledger is behind", "no new holds until the worker has caught up; holds can be settled", "see that a worker runs: dropctl status"},
+	{LotFrozen, "error", ExitUnavailable, 503, "Frozen", "the shard or lot is frozen: its Redis was restarted, replaced or changed, or an operator froze it", "nobody can buy from it until it is opened again", "see the reason: dropctl status; a running worker reopens what equals the ledger"},
+	{LotNotLoaded, "error", ExitUnavailable, 503, "Lot not loaded", "Redis does not have this lot", "nobody can buy from it", "if it was never seeded: dropctl seed; if Redis lost it: dropctl restore LOT"},
+	{OutcomeUnknown, "error", ExitUnavailable, 503, "Outcome unknown", "the call was sent but no answer came; it may have been carried out", "none if repeated with the same key: the same reservation is returned", "repeat the call with the same key"},
+	{Foreign, "error", ExitUnavailable, 503, "Foreign installation", "the data in Redis or PostgreSQL belongs to another installation of dropctl", "nothing is sold or recorded", "check --redis-url and --database-url: dropctl config view --origin"},
+	{NotMigrated, "error", ExitUnavailable, 503, "Database not migrated", "the database has no dropctl schema or an older one", "nothing is sold or recorded", "run: dropctl migrate up"},
+	{OutOfMemory, "error", ExitUnavailable, 503, "Redis out of memory", "Redis reached maxmemory and takes no new holds", "no new holds; settling goes on", "raise maxmemory, or drain the outbox: dropctl worker --until-idle"},
+
+	{Finding, "error", ExitFinding, 0, "Finding", "the check ran and its answer is bad", "see the evidence", "read the output and follow its next command"},
+	{Pending, "error", ExitFinding, 0, "Migrations pending", "the database schema is older than this binary", noRisk, "run: dropctl migrate up"},
+	{WouldChange, "error", ExitFinding, 0, "Would change", "the plan contains changes", noRisk, "apply them by running the command without --dry-run"},
+	{Broken, "error", ExitFinding, 0, "A guarantee is broken", "units were oversold, lost or not accounted for", "buyers may have been promised units that do not exist", "pause the lots: dropctl lot pause --all --reason audit; then dropctl reconcile --deep"},
+	{BarMissed, "error", ExitFinding, 0, "A bar was missed", "a measured figure is worse than required", noRisk, "run it again on a quiet machine, then look at the change"},
+
+	{Busy, "error", ExitBusy, 409, "Busy", "another run holds the lock", noRisk, "wait for it, or use --if-busy ok"},
+	{Partial, "error", ExitPartial, 0, "Partly done", "some items are done and some are not", "see the items that failed", "correct them and run the command again; what is done stays done"},
+	{Interrupted, "error", ExitInterrupted, 0, "Interrupted", "the command was stopped with Ctrl-C", "what was done before stays done", "run it again"},
+	{Terminated, "error", ExitTerminated, 0, "Terminated", "the command was stopped by a signal", "what was done before stays done", "run it again"},
+
+	{MissingBinary, "error", ExitUnavailable, 0, "Program missing", "a server program is not installed or too old", noRisk, "install it: make deps"},
+	{Unsupported, "error", ExitUsage, 0, "Not supported here", "this system cannot do it", noRisk, "use Linux or macOS"},
+
+	{VerdictOK, "verdict", OK, 0, "Equal", "Redis and the ledger agree at the same watermark", "none", "nothing to do"},
+	{VerdictLagging, "verdict", OK, 0, "Lagging", "the ledger has not folded the newest events yet; with them counted both sides agree", "none; it is a finding only past --max-lag", "let a worker run: dropctl worker --until-idle"},
+	{VerdictDrift, "verdict", ExitFinding, 0, "Drift", "Redis and the ledger differ although the same events are counted on both sides", "units may be sold twice or lost if selling goes on", "pause the lot, then rebuild it: dropctl lot pause LOT; dropctl restore LOT"},
+	{VerdictFrozen, "verdict", ExitFinding, 0, "Frozen", "the shard or lot is frozen", "nobody can buy from it", "dropctl status names the reason; dropctl explain REASON says what to do"},
+	{VerdictStopped, "verdict", ExitFinding, 0, "Stopped", "the ledger folds no more events of this lot", "holds are still taken but not recorded", "dropctl lot pause LOT; then dropctl outbox list LOT"},
+	{VerdictMissing, "verdict", ExitFinding, 0, "Missing", "the ledger knows the lot but Redis does not have it", "nobody can buy from it", "dropctl restore LOT; if it was never sold from: dropctl seed"},
+
+	{FreezeClosedDoor, "freeze", ExitUnavailable, 0, "Door closed", "the Redis server is not the one the shard was opened on: it was restarted, promoted or replaced", "nobody can buy until a worker has compared it with the ledger", "let a worker run: dropctl worker"},
+	{FreezeClock, "freeze", ExitUnavailable, 0, "Clock ran back", "the Redis clock is more than 2 s behind the time of the last change", "deadlines could be judged wrongly", "correct the server's clock, wait until it has passed the mark, then run dropctl worker"},
+	{FreezeOperator, "freeze", ExitUnavailable, 0, "Frozen by an operator", "somebody froze it by hand", "nobody can buy", "ask who froze it: dropctl status"},
+	{FreezeAhead, "freeze", ExitUnavailable, 0, "Redis ahead of the ledger", "after draining the outbox Redis still knows of changes the ledger never had: events were lost", "holds exist that the ledger cannot prove", "look first: dropctl reconcile; then dropctl restore LOT"},
+	{FreezeBehind, "freeze", ExitUnavailable, 0, "Redis behind the ledger", "Redis lost its newest changes, as after a failover or an old snapshot", "units already sold could be sold again", "rebuild it from the ledger: dropctl restore LOT"},
+	{FreezeDiffers, "freeze", ExitUnavailable, 0, "Redis differs from the ledger", "both sides stand at the same event but their totals differ", "units may be sold twice or lost", "look first: dropctl reconcile --deep; then dropctl restore LOT"},
+	{FreezeEmptied, "freeze", ExitUnavailable, 0, "Redis emptied", "Redis no longer has lots that the ledger knows", "nobody can buy", "rebuild from the ledger: dropctl restore --all"},
+
+	{StopFork, "stop", ExitUnavailable, 0, "Fork", "two different events claim the same place in the lot's history", "one of them is not real; nothing more is recorded", "look: dropctl outbox list; then dropctl restore LOT"},
+	{StopGhost, "stop", ExitUnavailable, 0, "Ghost", "an event of a closed epoch arrived behind its end", "it describes something the shop no longer has", "look: dropctl outbox list; a paid one is listed as refund due"},
+	{StopOverCapacity, "stop", ExitUnavailable, 0, "Over capacity", "Redis confirmed more units than the ledger has", "the rejected buyer must be refunded", "dropctl restore LOT"},
+	{StopUnfoldable, "stop", ExitUnavailable, 0, "Unfoldable", "an event does not fit the state before it", "nothing more is recorded for this lot", "look: dropctl outbox list; then dropctl restore LOT"},
+	{StopLoadMismatch, "stop", ExitUnavailable, 0, "Load mismatch", "a load brought other totals than the ledger had closed the epoch with", "nothing more is recorded for this lot", "dropctl restore LOT"},
+}
