@@ -1,0 +1,396 @@
+package drop
+
+import (
+	"crypto/sha256"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Kind is the kind of an event.
+type Kind string
+
+// The kinds of events. Void is written by the ledger alone, in place of a discarded event.
+const (
+	KindHeld      Kind = "held"
+	KindConfirmed Kind = "confirmed"
+	KindReleased  Kind = "released"
+	KindExpired   Kind = "expired"
+	KindExtended  Kind = "extended"
+	KindRefunded  Kind = "refunded"
+	KindPaidLate  Kind = "paid_late"
+	KindAdjusted  Kind = "adjusted"
+	KindChanged   Kind = "changed"
+	KindLoaded    Kind = "loaded"
+	KindVoid      Kind = "void"
+)
+
+// kindLetters are the kinds as the scripts write them, one letter each.
+var kindLetters = map[string]Kind{
+	"h": KindHeld, "c": KindConfirmed, "r": KindReleased, "x": KindExpired, "e": KindExtended, "f": KindRefunded,
+	"p": KindPaidLate, "a": KindAdjusted, "g": KindChanged, "l": KindLoaded, "v": KindVoid,
+}
+
+var lettersOfKind = func() map[Kind]string {
+	m := make(map[Kind]string, len(kindLetters))
+	for letter, kind := range kindLetters {
+		m[kind] = letter
+	}
+	return m
+}()
+
+// Event is one change of a lot. Its identity is (Lot, Epoch, Seq). The scripts write it together with the change.
+type Event struct {
+	Installation string
+	Lot          LotID
+	Epoch        int64
+	Seq          int64
+	Kind         Kind
+	Time         time.Time // Redis time of the change
+
+	// Of reservation events.
+	Reservation ReservationID
+	User        string
+	Key         string    // held; empty on a hold taken anew by a late confirm
+	Asked       string    // held: what the request asked for, "qty/hold in ms"; the key's fingerprint
+	Qty         int64     // units the event is about: taken, confirmed, given back, held (extended), refunded now
+	Rest        int64     // confirmed: units given back; released: units that stay held
+	Total       int64     // refunded: units refunded in all so far
+	Restock     bool      // refunded: the units are available again; else they left the capacity
+	Deadline    time.Time // held, extended
+	From        int64     // held: n of the expired hold that a late confirm took anew
+	Ref         string    // confirmed, paid_late: payment reference
+
+	Actor  string
+	Reason string
+
+	// Of lot events (adjusted, changed, loaded): the lot as it stands after the event.
+	Definition Definition
+	Held       int64
+	Sold       int64
+	Closing    Watermark // loaded: the watermark at which the ledger closed the epoch before
+}
+
+// IsLotEvent reports whether the event is about the lot itself, not about a reservation.
+func (e Event) IsLotEvent() bool {
+	return e.Kind == KindAdjusted || e.Kind == KindChanged || e.Kind == KindLoaded || e.Kind == KindVoid
+}
+
+// Watermark returns the event's place in the lot's history.
+func (e Event) Watermark() Watermark { return Watermark{e.Epoch, e.Seq} }
+
+// Delta returns by how much the event changes the lot's held and sold units and its capacity.
+// Lot events overwrite the capacity instead.
+func (e Event) Delta() (held, sold, capacity int64) {
+	switch e.Kind {
+	case KindHeld:
+		return e.Qty, 0, 0
+	case KindConfirmed:
+		return -e.Qty - e.Rest, e.Qty, 0
+	case KindReleased, KindExpired:
+		return -e.Qty, 0, 0
+	case KindRefunded:
+		if e.Restock {
+			return 0, -e.Qty, 0
+		}
+		return 0, -e.Qty, -e.Qty
+	}
+	return 0, 0, 0
+}
+
+// Digest returns the hash of the event's whole content. Two events of one identity with different digests are a fork.
+func (e Event) Digest() [sha256.Size]byte {
+	head := strings.Join([]string{e.Installation, string(e.Lot), itoa(e.Epoch), msText(e.Time), e.Line()}, "\t")
+	return sha256.Sum256([]byte(head))
+}
+
+// Chain returns the journal hash that follows prev: the hash of prev and the event's digest.
+func Chain(prev []byte, digest [sha256.Size]byte) []byte {
+	h := sha256.New()
+	h.Write(prev)
+	h.Write(digest[:])
+	return h.Sum(nil)
+}
+
+// Line returns the event as the scripts write it: fields separated by tabs, which no field can contain.
+// Lot, epoch, installation and time stand before it, see Entry.
+func (e Event) Line() string {
+	letter := lettersOfKind[e.Kind]
+	if e.IsLotEvent() {
+		f := []string{"*", letter, itoa(e.Seq), e.Actor, e.Reason}
+		if e.Kind == KindVoid {
+			return strings.Join(f, "\t")
+		}
+		d := e.Definition
+		f = append(f, itoa(d.Stock), itoa(e.Held), itoa(e.Sold), string(d.Status), itoa(d.Limit), itoa(d.Hold.Milliseconds()), itoa(d.MaxHold.Milliseconds()),
+			msText(d.Opens), msText(d.Closes), string(d.Late), d.Name)
+		if e.Kind == KindLoaded {
+			f = append(f, itoa(e.Closing.Epoch), itoa(e.Closing.Seq))
+		}
+		return strings.Join(f, "\t")
+	}
+	r := e.Reservation
+	if e.Kind == KindHeld {
+		return strings.Join([]string{r.Attempt, letter, e.User, e.Asked, itoa(e.Qty), itoa(e.Seq), msText(e.Deadline), msText(e.Time), e.Key, e.Actor, itoa(e.From)}, "\t")
+	}
+	f := []string{r.Attempt, letter, itoa(e.Seq), itoa(r.N), e.User, itoa(e.Qty), e.Actor, e.Reason}
+	switch e.Kind {
+	case KindConfirmed:
+		f = append(f, itoa(e.Rest), e.Ref)
+	case KindReleased:
+		f = append(f, itoa(e.Rest))
+	case KindExtended:
+		f = append(f, msText(e.Deadline))
+	case KindRefunded:
+		f = append(f, itoa(e.Total), flag(e.Restock))
+	case KindPaidLate:
+		f = append(f, e.Ref)
+	}
+	return strings.Join(f, "\t")
+}
+
+// Entry is one outbox entry: what one script call changed, in order.
+type Entry struct {
+	Installation string
+	Time         time.Time
+	Body         string // lines; a line "@ lot epoch" names the lot of those that follow
+}
+
+// SchemaVersion is the version of the entry format; a reader refuses newer ones.
+const SchemaVersion = "1"
+
+// Field names of an entry in the stream.
+const (
+	FieldVersion      = "v"
+	FieldInstallation = "i"
+	FieldTime         = "t"
+	FieldOffset       = "o"
+	FieldBody         = "d"
+)
+
+// Poison is a line of an entry that is not an event. Lot is set where the line's lot is known.
+type Poison struct {
+	Lot    LotID
+	Epoch  int64
+	Raw    string
+	Reason string
+}
+
+// Decode returns the events of an entry, and what in it is not an event. It accepts only what Line writes:
+// every event returned encodes to the same line again.
+func (en Entry) Decode() (events []Event, poison []Poison) {
+	var lot LotID
+	var epoch int64
+	for line := range strings.SplitSeq(strings.TrimSuffix(en.Body, "\n"), "\n") {
+		fields := strings.Split(line, "\t")
+		if fields[0] == "@" {
+			id, e, err := decodeLotHeader(fields)
+			lot, epoch = id, e
+			if err != nil {
+				poison = append(poison, Poison{Raw: line, Reason: err.Error()})
+			}
+			continue
+		}
+		ev := Event{Installation: en.Installation, Lot: lot, Epoch: epoch, Time: en.Time}
+		err := ev.decodeFields(fields)
+		if err == nil && lot == "" {
+			err = fault.New(fault.Invalid, "the line belongs to no lot")
+		}
+		if err == nil && ev.Line() != line {
+			err = fault.New(fault.Invalid, "the line is not in canonical form")
+		}
+		if err != nil {
+			poison = append(poison, Poison{Lot: lot, Epoch: epoch, Raw: line, Reason: err.Error()})
+			continue
+		}
+		events = append(events, ev)
+	}
+	return events, poison
+}
+
+// EncodeEntry writes events of one script call, which all share installation and time, as an entry.
+func EncodeEntry(events []Event) Entry {
+	var en Entry
+	var b strings.Builder
+	var lot LotID
+	var epoch int64
+	for _, e := range events {
+		en.Installation, en.Time = e.Installation, e.Time
+		if e.Lot != lot || e.Epoch != epoch {
+			lot, epoch = e.Lot, e.Epoch
+			b.WriteString("@\t" + string(lot) + "\t" + itoa(epoch) + "\n")
+		}
+		b.WriteString(e.Line())
+		b.WriteByte('\n')
+	}
+	en.Body = b.String()
+	return en
+}
+
+func decodeLotHeader(f []string) (LotID, int64, error) {
+	if len(f) != 3 {
+		return "", 0, fault.New(fault.Invalid, "a lot header has %d fields, not 3", len(f))
+	}
+	lot, err := ParseLotID(f[1])
+	if err != nil {
+		return "", 0, err
+	}
+	p := fieldParser{fields: f}
+	epoch := p.count(2)
+	return lot, epoch, p.err
+}
+
+// fieldParser reads fields by position and keeps the first error.
+type fieldParser struct {
+	fields []string
+	err    error
+}
+
+func (p *fieldParser) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fault.New(fault.Invalid, format, args...)
+	}
+}
+
+func (p *fieldParser) count(i int) int64 {
+	n, err := strconv.ParseInt(p.fields[i], 10, 64)
+	if err != nil || n < 0 || n > MaxSeq {
+		p.fail("field %d is not a count: %s", i+1, quote(p.fields[i]))
+	}
+	return n
+}
+
+func (p *fieldParser) units(i int, least int64) int64 {
+	n := p.count(i)
+	if n < least || n > MaxUnits {
+		p.fail("field %d is not a number of units: %s", i+1, quote(p.fields[i]))
+	}
+	return n
+}
+
+func (p *fieldParser) time(i int) time.Time {
+	if p.fields[i] == "" {
+		return time.Time{}
+	}
+	return time.UnixMilli(p.count(i)).UTC()
+}
+
+func (p *fieldParser) duration(i int) time.Duration {
+	n := p.count(i)
+	if n > int64(MaxHold/time.Millisecond) {
+		p.fail("field %d is not a duration: %s", i+1, quote(p.fields[i]))
+		return 0
+	}
+	return time.Duration(n) * time.Millisecond
+}
+
+func (p *fieldParser) text(i int) string {
+	if err := CheckText("field "+strconv.Itoa(i+1), p.fields[i], false); err != nil {
+		p.fail("%s", err.Error())
+	}
+	return p.fields[i]
+}
+
+var fieldCounts = map[Kind]int{
+	KindHeld: 11, KindConfirmed: 10, KindReleased: 9, KindExpired: 8, KindExtended: 9, KindRefunded: 10, KindPaidLate: 9,
+	KindAdjusted: 16, KindChanged: 16, KindLoaded: 18, KindVoid: 5,
+}
+
+func (e *Event) decodeFields(f []string) error {
+	if len(f) < 2 {
+		return fault.New(fault.Invalid, "the line has %d fields", len(f))
+	}
+	e.Kind = kindLetters[f[1]]
+	if e.Kind == "" {
+		return fault.New(fault.Invalid, "the kind %s is unknown", quote(f[1]))
+	}
+	if n := fieldCounts[e.Kind]; len(f) != n {
+		return fault.New(fault.Invalid, "a %s event has %d fields, not %d", e.Kind, len(f), n)
+	}
+	p := &fieldParser{fields: f}
+	switch {
+	case (f[0] == "*") != e.IsLotEvent():
+		p.fail("a %s event does not start with %s", e.Kind, quote(f[0]))
+	case e.IsLotEvent():
+		e.decodeLotEvent(p)
+	default:
+		e.decodeReservationEvent(p)
+	}
+	if p.err == nil && e.Seq < 1 {
+		p.fail("seq %d is less than 1", e.Seq)
+	}
+	return p.err
+}
+
+func (e *Event) decodeLotEvent(p *fieldParser) {
+	e.Seq, e.Actor, e.Reason = p.count(2), p.text(3), p.text(4)
+	if e.Kind == KindVoid {
+		return
+	}
+	e.Held, e.Sold = p.units(6, 0), p.units(7, 0)
+	e.Definition = Definition{Lot: e.Lot, Stock: p.units(5, 0), Status: Status(p.fields[8]), Limit: p.units(9, 0), Hold: p.duration(10), MaxHold: p.duration(11),
+		Opens: p.time(12), Closes: p.time(13), Late: Late(p.fields[14]), Name: p.text(15)}
+	if p.err == nil && e.Lot != "" {
+		if err := e.Definition.Check(); err != nil {
+			p.fail("%s", err.Error())
+		}
+	}
+	if e.Kind == KindLoaded {
+		e.Closing = Watermark{p.count(16), p.count(17)}
+	}
+}
+
+func (e *Event) decodeReservationEvent(p *fieldParser) {
+	f := p.fields
+	if len(f[0]) != AttemptLen || strings.Trim(f[0], "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		p.fail("the attempt %s is malformed", quote(f[0]))
+	}
+	e.Reservation = ReservationID{Lot: e.Lot, Attempt: f[0]}
+	if e.Kind == KindHeld {
+		e.User, e.Asked, e.Qty, e.Seq, e.Deadline = p.text(2), p.text(3), p.units(4, 1), p.count(5), p.time(6)
+		if at := p.time(7); !at.Equal(e.Time) {
+			p.fail("the hold's time is not the entry's")
+		}
+		e.Key, e.Actor, e.From = p.text(8), p.text(9), p.count(10)
+		e.Reservation.N = e.Seq
+		return
+	}
+	e.Seq, e.Reservation.N, e.User, e.Qty, e.Actor, e.Reason = p.count(2), p.count(3), p.text(4), p.units(5, 0), p.text(6), p.text(7)
+	switch e.Kind {
+	case KindConfirmed:
+		e.Rest, e.Ref = p.units(8, 0), p.text(9)
+	case KindReleased:
+		e.Rest = p.units(8, 0)
+	case KindExtended:
+		e.Deadline = p.time(8)
+	case KindRefunded:
+		e.Total = p.units(8, 0)
+		if f[9] != "0" && f[9] != "1" {
+			p.fail("the restock flag is %s", quote(f[9]))
+		}
+		e.Restock = f[9] == "1"
+	case KindPaidLate:
+		e.Ref = p.text(8)
+	}
+	if e.Reservation.N < 1 || e.Reservation.N > e.Seq {
+		p.fail("the reservation's n %d does not fit seq %d", e.Reservation.N, e.Seq)
+	}
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+func msText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return itoa(t.UnixMilli())
+}
+
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}

@@ -1,0 +1,179 @@
+package drop
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"hash/fnv"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// LotID names a lot: `[group:]name`, each part 1–48 of A-Za-z0-9._- starting with a letter or digit.
+type LotID string
+
+const maxNamePart = 48
+
+// ParseLotID checks s against the grammar of lot ids.
+func ParseLotID(s string) (LotID, error) {
+	group, name, grouped := strings.Cut(s, ":")
+	if !grouped {
+		group, name = "", s
+	}
+	if (grouped && !validNamePart(group)) || !validNamePart(name) {
+		return "", fault.New(fault.Invalid, "lot %s is not a lot id", quote(s)).WithField("lot").
+			WithHint("use [group:]name, each part 1 to %d of A-Z a-z 0-9 . _ - and starting with a letter or digit", maxNamePart)
+	}
+	return LotID(s), nil
+}
+
+// ParseGroup checks s against the grammar of a lot's group.
+func ParseGroup(s string) (string, error) {
+	if !validNamePart(s) {
+		return "", fault.New(fault.Invalid, "group %s is not a group name", quote(s)).WithField("group").
+			WithHint("use 1 to %d of A-Z a-z 0-9 . _ - and start with a letter or digit", maxNamePart)
+	}
+	return s, nil
+}
+
+func validNamePart(s string) bool {
+	if len(s) == 0 || len(s) > maxNamePart {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// Group returns the part before the colon, or "" for a lot without a group.
+func (l LotID) Group() string {
+	group, _, grouped := strings.Cut(string(l), ":")
+	if !grouped {
+		return ""
+	}
+	return group
+}
+
+// Shard returns the lot's shard among p: lots of one group share it.
+func (l LotID) Shard(p int) int {
+	s := l.Group()
+	if s == "" {
+		s = string(l)
+	}
+	h := fnv.New32a()
+	h.Write([]byte(s))
+	return int(h.Sum32() % uint32(p))
+}
+
+// AttemptLen is the length in bytes of an attempt.
+const AttemptLen = 26
+
+var attemptEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// AttemptOf returns the 128-bit hash of (lot, user, key) in base32: what names one attempt to reserve.
+// The parts are length-prefixed, so no two different triples share their bytes.
+func AttemptOf(lot LotID, user, key string) string {
+	buf := make([]byte, 0, len(lot)+len(user)+len(key)+12)
+	for _, part := range [...]string{string(lot), user, key} {
+		buf = binary.BigEndian.AppendUint32(buf, uint32(len(part)))
+		buf = append(buf, part...)
+	}
+	return digest(buf)
+}
+
+// RefDigest returns 128 bits of a payment reference, by which a script recognises a reference it has seen.
+func RefDigest(ref string) string { return digest([]byte(ref)) }
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return attemptEncoding.EncodeToString(sum[:16])
+}
+
+// ReservationID names a reservation for ever: `<lot>~<attempt>~<n>`, n being the seq that held it.
+type ReservationID struct {
+	Lot     LotID
+	Attempt string
+	N       int64
+}
+
+// ParseReservationID checks s against the grammar of reservation ids.
+func ParseReservationID(s string) (ReservationID, error) {
+	bad := fault.New(fault.Invalid, "%s is not a reservation id", quote(s)).WithField("reservation").
+		WithHint("use the id that `dropctl reserve` printed: lot~attempt~number")
+	lot, rest, ok := strings.Cut(s, "~")
+	attempt, n, ok2 := strings.Cut(rest, "~")
+	if !ok || !ok2 || len(attempt) != AttemptLen || strings.Trim(attempt, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		return ReservationID{}, bad
+	}
+	id, err := ParseLotID(lot)
+	if err != nil {
+		return ReservationID{}, bad
+	}
+	seq, err := strconv.ParseInt(n, 10, 64)
+	if err != nil || seq < 1 || seq > MaxSeq || strconv.FormatInt(seq, 10) != n {
+		return ReservationID{}, bad
+	}
+	return ReservationID{Lot: id, Attempt: attempt, N: seq}, nil
+}
+
+// String returns the id as text.
+func (r ReservationID) String() string {
+	return string(r.Lot) + "~" + r.Attempt + "~" + strconv.FormatInt(r.N, 10)
+}
+
+// IsZero reports whether the id names nothing.
+func (r ReservationID) IsZero() bool { return r == ReservationID{} }
+
+// MarshalText writes the id as text, so that JSON shows a string.
+func (r ReservationID) MarshalText() ([]byte, error) {
+	if r.IsZero() {
+		return nil, nil
+	}
+	return []byte(r.String()), nil
+}
+
+// Limits of text fields (users, keys, payment references, actors, reasons).
+const (
+	MaxTextRunes = 128
+	MaxTextBytes = 255
+)
+
+// CheckText checks a user, key, reference, actor or reason: printable UTF-8 without control characters,
+// at most 128 characters and 255 bytes. Empty is allowed only where required is false.
+func CheckText(field, s string, required bool) error {
+	bad := func(why, fix string) error {
+		return fault.New(fault.Invalid, "%s %s", field, why).WithField(field).WithHint("%s", fix)
+	}
+	switch {
+	case s == "" && required:
+		return bad("is empty", "give 1 to 128 printable characters")
+	case !utf8.ValidString(s):
+		return bad("is not valid UTF-8", "send it as UTF-8")
+	case len(s) > MaxTextBytes || utf8.RuneCountInString(s) > MaxTextRunes:
+		return bad("is too long", "use at most 128 characters and 255 bytes")
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return bad("contains a character that is not printable", "use printable characters and plain spaces only")
+		}
+	}
+	return nil
+}
+
+// quote shows hostile input safely and shortly.
+func quote(s string) string {
+	q := strconv.QuoteToASCII(s)
+	if len(q) > 80 {
+		q = q[:76] + `..."`
+	}
+	return q
+}
