@@ -1,0 +1,36 @@
+package drop
+
+import "time"
+
+// ShardState is one look at a shard's door.
+type ShardState struct {
+	Shard        int
+	Exists       bool // Redis has the shard's meta key
+	Installation string
+	Shards       int    // P, as the shard was created with
+	Run          string // run id of the server that answered
+	OpenRun      string // run id the shard is open on
+	Frozen       string // freeze reason; "" if not frozen
+}
+
+// OutboxEntry is an outbox entry with its id in the stream. The id names a place to acknowledge, never an event.
+type OutboxEntry struct {
+	ID string
+	Entry
+}
+
+// OutboxState says how far the ledger is behind a shard's outbox.
+type OutboxState struct {
+	Shard   int
+	Length  int64     // entries kept
+	Bytes   int64     // memory they take
+	Pending int64     // entries not acknowledged, delivered or not
+	Oldest  time.Time // of the oldest entry not acknowledged; zero: there is none
+}
+
+// SweepOutcome is what one sweep of a shard did.
+type SweepOutcome struct {
+	Expired int           // holds taken back
+	More    bool          // due holds are left
+	Next    time.Duration // until the next due time; 0: unknown or none
+}
