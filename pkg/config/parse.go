@@ -1,0 +1,113 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bytes is a size in bytes. As text it takes B, KiB, MiB, GiB, or KB, MB, GB for powers of 1000.
+type Bytes int64
+
+var units = []struct {
+	name   string
+	factor Bytes
+}{
+	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1},
+}
+
+// String writes the size in the largest unit that divides it.
+func (b Bytes) String() string {
+	for _, u := range units {
+		if b != 0 && b%u.factor == 0 {
+			return strconv.FormatInt(int64(b/u.factor), 10) + u.name
+		}
+	}
+	return "0B"
+}
+
+// ParseBytes reads a whole number with an optional unit, in any case.
+func ParseBytes(text string) (Bytes, error) {
+	number, factor := strings.TrimSpace(text), Bytes(1)
+	for _, u := range units {
+		if rest := len(number) - len(u.name); rest > 0 && strings.EqualFold(number[rest:], u.name) {
+			number, factor = strings.TrimSpace(number[:rest]), u.factor
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/int64(factor) {
+		return 0, fmt.Errorf("%q is not a size, such as 64MiB", text)
+	}
+	return Bytes(n) * factor, nil
+}
+
+// parse checks the text of a setting and returns it in the type of its field in Config.
+func (s Setting) parse(raw any) (any, error) {
+	in, err := s.text(raw)
+	if err != nil {
+		return nil, err
+	}
+	switch s.kind {
+	case url:
+		return NewURL(in), nil
+	case duration:
+		d, err := time.ParseDuration(in)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a duration, such as 10s, 15m or 24h", in)
+		}
+		return d, s.inRange(int64(d), d)
+	case size:
+		b, err := ParseBytes(in)
+		if err != nil {
+			return nil, err
+		}
+		return b, s.inRange(int64(b), b)
+	case count:
+		n, err := strconv.Atoi(in)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a whole number", in)
+		}
+		return n, s.inRange(int64(n), n)
+	case boolean:
+		if in == "" {
+			return false, nil
+		}
+		b, err := strconv.ParseBool(in)
+		if err != nil {
+			return nil, fmt.Errorf("%q is neither true nor false", in)
+		}
+		return b, nil
+	}
+	if s.Choices != nil && !slices.Contains(s.Choices, in) {
+		return nil, fmt.Errorf("%q is none of %s", in, strings.Join(s.Choices, ", "))
+	}
+	return in, nil
+}
+
+// text accepts what YAML makes of a plain value.
+func (s Setting) text(raw any) (string, error) {
+	switch x := raw.(type) {
+	case string:
+		return x, nil
+	case bool, int, int64, uint64, float64:
+		return fmt.Sprint(x), nil
+	case nil:
+		return "", fmt.Errorf("it has no value")
+	}
+	return "", fmt.Errorf("it takes one value, not a list or a map")
+}
+
+func (s Setting) inRange(n int64, shown any) error {
+	if n < s.min {
+		return fmt.Errorf("%v is too small", shown)
+	}
+	if s.max > 0 && n > s.max {
+		return fmt.Errorf("%v is too large, the most is %d", shown, s.max)
+	}
+	return nil
+}

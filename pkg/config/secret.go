@@ -1,0 +1,82 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+)
+
+// Secret is a setting that must not be shown: a password, a URL that may hold one, or a reference to
+// either (env:NAME, file:/path). Printed in any way, also deep inside another value, it shows only what
+// is harmless: the reference, or the URL without its password. It is immutable.
+type Secret struct{ p *secret }
+
+type secret struct{ value, shown string }
+
+const redacted = "[redacted]"
+
+// NewSecret wraps a value of which nothing may be shown.
+func NewSecret(value string) Secret { return Secret{&secret{value, redacted}} }
+
+// NewURL wraps a connection URL or a PostgreSQL keyword string: shown with passwords redacted.
+func NewURL(value string) Secret { return Secret{&secret{value, redactURL(value)}} }
+
+// Reveal returns the value itself. Hand it to a driver, never to a message.
+func (s Secret) Reveal() string {
+	if s.p == nil {
+		return ""
+	}
+	return s.p.value
+}
+
+// IsSet reports whether there is a value.
+func (s Secret) IsSet() bool { return s.Reveal() != "" }
+
+// HasPassword reports whether the value itself holds something that had to be hidden.
+func (s Secret) HasPassword() bool { return strings.Contains(s.String(), redacted) }
+
+// String returns what may be shown.
+func (s Secret) String() string {
+	if s.Reveal() == "" {
+		return ""
+	}
+	return s.p.shown
+}
+
+// GoString, Format, MarshalText and LogValue show the same as String, whatever the verb or encoder.
+func (s Secret) GoString() string { return s.String() }
+
+// Format implements fmt.Formatter.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
+
+// MarshalText implements encoding.TextMarshaler, for JSON and YAML.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// LogValue implements slog.LogValuer.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+var (
+	// A parameter or keyword whose name speaks of a password, up to the next separator.
+	secretParameter = regexp.MustCompile(`(?i)([a-z_.-]*(?:pass|secret|token)[a-z_.-]*\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)`)
+	scheme          = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]*://`)
+)
+
+// redactURL hides the password of user information and of parameters. It works on the text, not on a
+// parsed URL, because a URL with several hosts or a badly escaped password does not parse and must not
+// be shown either; in doubt it hides too much.
+func redactURL(value string) string {
+	if isReference(value) {
+		return value
+	}
+	head := scheme.FindString(value)
+	rest := value[len(head):]
+	// Up to the last @: an unescaped password may hold @, / and ? itself.
+	if at := strings.LastIndex(rest, "@"); at >= 0 && (head != "" || strings.Contains(rest[:at], ":")) {
+		user, password, found := strings.Cut(rest[:at], ":")
+		if found && password != "" {
+			rest = user + ":" + redacted + rest[at:]
+		}
+	}
+	return head + secretParameter.ReplaceAllString(rest, "${1}"+redacted)
+}

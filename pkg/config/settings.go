@@ -1,0 +1,171 @@
+package config
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config holds every setting, resolved. It is a value and never changes after Resolve.
+//
+// The secrets and URLs in it may be references; Redis, Database, APIKey and Server follow them.
+type Config struct {
+	RedisURL             Secret        `mapstructure:"redis-url"`
+	RedisUsername        string        `mapstructure:"redis-username"`
+	RedisPasswordFile    string        `mapstructure:"redis-password-file"`
+	DatabaseURL          Secret        `mapstructure:"database-url"`
+	DatabasePasswordFile string        `mapstructure:"database-password-file"`
+	ServerURL            Secret        `mapstructure:"server"`
+	APIKeyFile           string        `mapstructure:"api-key-file"`
+	Listen               string        `mapstructure:"listen"`
+	Timeout              time.Duration `mapstructure:"timeout"`
+	Actor                string        `mapstructure:"actor"`
+	Installation         string        `mapstructure:"installation"`
+	Shards               int           `mapstructure:"shards"`
+	KeyRetention         time.Duration `mapstructure:"key-retention"`
+	OutboxKeep           time.Duration `mapstructure:"outbox-keep"`
+	OutboxMaxBytes       Bytes         `mapstructure:"outbox-max-bytes"`
+	MaxEventsPerSecond   int           `mapstructure:"max-events-per-second"`
+	MaxLag               time.Duration `mapstructure:"max-lag"`
+	Output               string        `mapstructure:"output"`
+	Color                string        `mapstructure:"color"`
+	LogLevel             string        `mapstructure:"log-level"`
+	LogFormat            string        `mapstructure:"log-format"`
+	NoInput              bool          `mapstructure:"no-input"`
+	Yes                  bool          `mapstructure:"yes"`
+	Quiet                bool          `mapstructure:"quiet"`
+	Verbose              bool          `mapstructure:"verbose"`
+	Debug                bool          `mapstructure:"debug"`
+
+	origins map[string]string
+}
+
+// Group says which commands take a setting as a flag. Environment and file always count.
+type Group int
+
+// The groups. A command registers those it needs; Global is registered on the root for all of them.
+const (
+	Global   Group = iota
+	Redis          // how to reach Redis
+	Database       // how to reach PostgreSQL
+	API            // how to reach the HTTP API
+	Serving        // how to listen
+	Stock          // how Redis keeps a drop
+	Work           // how fast and how far behind the worker may be
+	First          // read once, when the schema is first created
+)
+
+type kind int
+
+const (
+	text kind = iota
+	url
+	duration
+	size
+	count
+	boolean
+)
+
+// Setting is one row of the table of settings.
+type Setting struct {
+	Name    string // the flag, and the key in the config file
+	Short   string // one letter, or empty
+	Group   Group
+	Default string
+	Choices []string // the only allowed values, if there are such
+	Usage   string
+	kind    kind
+	min     int64 // smallest allowed: nanoseconds, bytes or a count
+	max     int64 // largest allowed; 0: no limit
+}
+
+// Env returns the environment variable of the setting.
+func (s Setting) Env() string { return EnvName(s.Name) }
+
+// EnvName returns the environment variable behind a flag: --max-lag is DROPCTL_MAX_LAG.
+func EnvName(flag string) string {
+	return "DROPCTL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// Settings returns the table of settings in the order help shows them.
+func Settings() []Setting {
+	return []Setting{
+		{Name: "output", Short: "o", Default: "table", Choices: []string{"table", "wide", "json", "jsonl", "yaml", "name", "none"}, Usage: "output format"},
+		{Name: "color", Default: "auto", Choices: []string{"auto", "always", "never"}, Usage: "when to use colour"},
+		{Name: "quiet", Short: "q", kind: boolean, Usage: "print results and errors only"},
+		{Name: "verbose", Short: "v", kind: boolean, Usage: "log what is being done"},
+		{Name: "debug", kind: boolean, Usage: "log everything, with a stack trace for a crash"},
+		{Name: "yes", Short: "y", kind: boolean, Usage: "answer every question with yes"},
+		{Name: "no-input", kind: boolean, Usage: "never ask; a question becomes an error"},
+		{Name: "timeout", kind: duration, Default: "10s", min: int64(time.Millisecond), Usage: "how long to wait for a server"},
+		{Name: "actor", Usage: "who is acting, for the journal (default: user@host)"},
+		{Name: "log-level", Default: "info", Choices: []string{"debug", "info", "warn", "error"}, Usage: "least level that is logged"},
+		{Name: "log-format", Default: "text", Choices: []string{"text", "json"}, Usage: "how log lines are written"},
+
+		{Name: "redis-url", Group: Redis, kind: url, Usage: "Redis: redis:// rediss:// unix:// redis-sentinel:// redis-cluster://"},
+		{Name: "redis-username", Group: Redis, Usage: "Redis ACL user, if the URL names none"},
+		{Name: "redis-password-file", Group: Redis, Usage: "file holding the Redis password"},
+		{Name: "database-url", Group: Database, kind: url, Usage: "PostgreSQL: postgres://user@host:port/database"},
+		{Name: "database-password-file", Group: Database, Usage: "file holding the PostgreSQL password (PGPASSFILE works too)"},
+		{Name: "server", Group: API, kind: url, Usage: "base URL of the HTTP API"},
+		{Name: "api-key-file", Group: API, Usage: "file holding the API key"},
+
+		{Name: "listen", Group: Serving, Default: "127.0.0.1:8080", Usage: "address the HTTP API listens on"},
+		{Name: "installation", Group: First, Usage: "id of this installation (default: made at the first migration)"},
+		{Name: "shards", Group: First, kind: count, Default: "16", min: 1, max: 16384, Usage: "shards in Redis, fixed at the first migration"},
+		{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
+		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
+		{Name: "outbox-keep", Group: Work, kind: duration, Default: "15m", Usage: "how long Redis keeps events that the ledger already has"},
+		{Name: "max-events-per-second", Group: Work, kind: count, Default: "2000", min: 1, Usage: "how fast events are applied to the ledger, over all workers"},
+		{Name: "max-lag", Group: Work, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
+	}
+}
+
+// AddFlags registers the settings of the groups as flags.
+func AddFlags(flags *pflag.FlagSet, groups ...Group) {
+	for _, s := range Settings() {
+		for _, g := range groups {
+			if s.Group == g {
+				s.addFlag(flags)
+			}
+		}
+	}
+}
+
+// addFlag keeps every value as text, so that flag, environment and file are checked by the same code.
+func (s Setting) addFlag(flags *pflag.FlagSet) {
+	value := &flagValue{text: s.Default, kind: s.typeName()}
+	flag := flags.VarPF(value, s.Name, s.Short, s.Usage)
+	if s.kind == boolean {
+		flag.NoOptDefVal = "true"
+	}
+}
+
+func (s Setting) typeName() string {
+	switch s.kind {
+	case url:
+		return "URL"
+	case duration:
+		return "duration"
+	case size:
+		return "size"
+	case count:
+		return "int"
+	case boolean:
+		return "bool"
+	}
+	if s.Choices != nil {
+		return "WORD"
+	}
+	if strings.HasSuffix(s.Name, "-file") {
+		return "FILE"
+	}
+	return "string"
+}
+
+type flagValue struct{ text, kind string }
+
+func (v *flagValue) String() string     { return v.text }
+func (v *flagValue) Set(s string) error { v.text = s; return nil }
+func (v *flagValue) Type() string       { return v.kind }
