@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+type explainView struct {
+	Code    fault.Code `json:"code" table:"CODE,name"`
+	Kind    string     `json:"kind" table:"KIND"`
+	Exit    fault.Exit `json:"exit" table:"EXIT"`
+	HTTP    int        `json:"http" table:"HTTP,wide"` // 0: never an HTTP answer
+	Title   string     `json:"title" table:"TITLE"`
+	Meaning string     `json:"meaning" table:"MEANS,wide"`
+	Risk    string     `json:"risk" table:"RISK TO BUYERS,wide"`
+	Hint    string     `json:"hint" table:"WHAT TO DO,wide"`
+}
+
+func newExplain(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "explain [CODE]",
+		Short: "Explain an error code, verdict or freeze reason",
+		Long: `Explain a code: what it means, the risk to buyers, what to do. Without a code, list them all.
+
+Codes are the words in brackets behind an error, the verdicts of reconcile, the reasons why a
+shard is frozen and why the ledger has stopped a lot.`,
+		Example: `  dropctl explain sold_out
+  dropctl explain drift
+  dropctl explain -o wide`,
+		Annotations:       needsNoConfig,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeCodes,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.print(explainAll())
+			}
+			return explainOne(a, fault.Code(args[0]))
+		},
+	}
+}
+
+func explainAll() []explainView {
+	var list []explainView
+	for _, e := range fault.All() {
+		list = append(list, explainView(e))
+	}
+	return list
+}
+
+func explainOne(a *app, code fault.Code) error {
+	if fault.Known(code) {
+		return a.print(explainView(fault.Lookup(code)))
+	}
+	err := fault.New(fault.NotFound, "there is no code %q", string(code))
+	var names []string
+	for _, e := range fault.All() {
+		names = append(names, string(e.Code))
+	}
+	if near := fault.Nearest(string(code), names); near != "" {
+		return err.WithHint("did you mean dropctl explain %s?", near)
+	}
+	return err.WithHint("list them all: dropctl explain")
+}
+
+func completeCodes(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var list []string
+	for _, e := range fault.All() {
+		list = append(list, cobra.CompletionWithDesc(string(e.Code), e.Title))
+	}
+	return list, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// The groups of commands in the root's help, in order.
+const (
+	groupDrop    = "Drop"
+	groupRun     = "Run"
+	groupInspect = "Inspect"
+	groupMeasure = "Measure"
+	groupSetUp   = "Set up"
+)
+
+var groups = []string{groupDrop, groupRun, groupInspect, groupMeasure, groupSetUp}
+
+// newRoot builds the whole command tree. Building it reads and dials nothing.
+func newRoot(a *app) *cobra.Command {
+	root := newGroup("dropctl", "Run drops that never oversell")
+	root.Long = "dropctl runs drops: moments when thousands of people want a few things at once. It hands out\n" +
+		"exactly what exists, and can prove afterwards that it did."
+	root.Example = `  dropctl demo
+  dropctl seed truffle-99 --stock 40
+  dropctl status`
+	for _, name := range groups {
+		root.AddGroup(&cobra.Group{ID: name, Title: name})
+	}
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	// Each command is one line here and one file of this package.
+	add(groupInspect, newExplain(a))
+	add(groupSetUp, newConfig(a), newCompletion(a), newVersion(a))
+	root.SetHelpCommand(newHelp(a))
+
+	a.globalFlags(root)
+	finish(a, root)
+	return root
+}
+
+func (a *app) globalFlags(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.SortFlags = false
+	a.settings(root, flags, config.Global)
+	flags.StringSliceVar(&a.fields, "fields", nil, "print only these fields, separated by commas")
+	flags.StringVar(&a.jq, "jq", "", "print what this jq expression makes of the JSON output")
+	flags.BoolVar(&a.noHeaders, "no-headers", false, "print tables without their header line")
+	flags.StringVar(&a.configFile, "config", "", "config file, or none (default: see dropctl help files)")
+	// A string slice would show its default as [].
+	flags.Lookup("fields").DefValue = ""
+}
+
+// settings registers the settings of the groups as flags of a command:
+//
+//	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
+func (a *app) settings(cmd *cobra.Command, flags *pflag.FlagSet, groups ...config.Group) {
+	config.AddFlags(flags, groups...)
+	for _, s := range config.Settings() {
+		if s.Choices != nil && flags.Lookup(s.Name) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(s.Name, cobra.FixedCompletions(s.Choices, cobra.ShellCompDirectiveNoFileComp))
+		}
+	}
+}
+
+// Flags with one meaning everywhere. A command that takes one registers it here.
+
+func dryRunFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVarP(to, "dry-run", "n", false, "show what would be done, change nothing")
+}
+
+func fileFlag(cmd *cobra.Command, to *string, usage string) {
+	cmd.Flags().StringVarP(to, "file", "f", "", usage)
+}
+
+func watchFlag(cmd *cobra.Command, to *bool) {
+	cmd.Flags().BoolVarP(to, "watch", "w", false, "go on showing changes until Ctrl-C")
+}
+
+// newGroup makes a command that only holds others. Called by itself it shows its help, with status 2
+// because nothing was done; called with an unknown word it names the nearest known one.
+func newGroup(use, short string, subcommands ...*cobra.Command) *cobra.Command {
+	group := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(cmd, args[0])
+			}
+			return nil
+		},
+	}
+	group.AddCommand(subcommands...)
+	return group
+}
+
+func unknownCommand(parent *cobra.Command, word string) error {
+	err := fault.New(fault.Usage, "%q is no command of %s", word, parent.CommandPath())
+	var names []string
+	for _, c := range parent.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	if near := fault.Nearest(word, names); near != "" {
+		return err.WithHint("did you mean %s %s?", parent.CommandPath(), near)
+	}
+	return err.WithHint("see what there is: %s --help", parent.CommandPath())
+}
+
+// finish gives every command of the tree the shared behaviour, so that no command can forget it.
+func finish(a *app, root *cobra.Command) {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetIn(a.in)
+	root.SetOut(a.stdout)
+	root.SetErr(a.err)
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.helpErr = a.showHelp(cmd) })
+	eachCommand(root, func(cmd *cobra.Command) {
+		cmd.Flags().SortFlags = false
+		if cmd.HasSubCommands() {
+			finishGroup(a, cmd)
+			return
+		}
+		finishLeaf(a, cmd)
+	})
+}
+
+func finishGroup(a *app, cmd *cobra.Command) {
+	cmd.Annotations = needsNoConfig
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.HasParent() {
+			return a.showHelp(cmd)
+		}
+		if !a.jsonErrors() {
+			if err := a.writeHelp(a.err, a.errTerm, cmd); err != nil {
+				return err
+			}
+		}
+		return fault.New(fault.Usage, "%s needs a command", cmd.CommandPath()).
+			WithHint("see what there is: %s --help", cmd.CommandPath())
+	}
+}
+
+func finishLeaf(a *app, cmd *cobra.Command) {
+	check, run := cmd.Args, cmd.RunE
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return argumentError(cmd, err)
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		a.started = true
+		return run(cmd, args)
+	}
+}
+
+func argumentError(cmd *cobra.Command, err error) error {
+	if _, ok := err.(*fault.Error); ok {
+		return err
+	}
+	return fault.Wrap(fault.Usage, err, "%s", cmd.CommandPath()).
+		WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+}
+
+// flagError answers a flag that does not parse. An unknown flag behind an unknown word is about the word.
+func flagError(cmd *cobra.Command, err error) error {
+	if rest := cmd.Flags().Args(); cmd.HasSubCommands() && len(rest) > 0 {
+		return unknownCommand(cmd, rest[0])
+	}
+	f := fault.Wrap(fault.Usage, err, "%s", cmd.CommandPath())
+	if unknown, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+		if near := fault.Nearest(unknown, names); near != "" {
+			return f.WithField(unknown).WithHint("did you mean --%s?", near)
+		}
+	}
+	return f.WithHint("see the flags: %s --help", cmd.CommandPath())
+}
+
+// eachCommand visits a command and all below it.
+func eachCommand(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, c := range cmd.Commands() {
+		eachCommand(c, visit)
+	}
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/render"
+	"github.com/dropctl/dropctl/pkg/term"
+)
+
+// note tells a person something on stderr; --quiet silences it. With -o json stderr has to stay one
+// object, so notes wait: they follow a success, and become part of a failure's object.
+func (a *app) note(format string, args ...any) {
+	if a.cfg != nil && a.cfg.Quiet {
+		return
+	}
+	text := render.Clean(fmt.Sprintf(format, args...))
+	if a.jsonErrors() {
+		a.notes = append(a.notes, text)
+		return
+	}
+	fmt.Fprintln(a.err, text)
+}
+
+func (a *app) releaseNotes() {
+	for _, n := range a.notes {
+		fmt.Fprintln(a.err, n)
+	}
+	a.notes = nil
+}
+
+// target says what is about to be changed, and on which servers, before it is changed.
+func (a *app) target(subject string, servers ...config.Secret) {
+	var where []string
+	for _, s := range servers {
+		where = append(where, s.String())
+	}
+	a.note("target: %s on %s", subject, strings.Join(where, ", "))
+}
+
+// confirm asks before something is destroyed or stopped; the answer is No unless the user says yes.
+// Without anybody to ask it fails with needs_confirmation and never waits.
+func (a *app) confirm(ctx context.Context, question string) error {
+	if a.cfg.Yes {
+		return nil
+	}
+	if a.cfg.NoInput || a.jsonErrors() || !a.errTerm.TTY || !term.Look(a.in, term.Never, a.getenv).TTY {
+		return fault.New(fault.NeedsConfirm, "%s: this has to be confirmed, and nobody can be asked here", question)
+	}
+	fmt.Fprintf(a.err, "%s [y/N] ", render.Clean(question))
+	answer := make(chan string, 1)
+	go func() { // a read from a terminal cannot be cancelled; it ends with the process
+		line, _ := bufio.NewReader(a.in).ReadString('\n')
+		answer <- line
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(a.err)
+		return ctx.Err()
+	case line := <-answer:
+		switch strings.ToLower(strings.TrimSpace(line)) {
+		case "y", "yes":
+			return nil
+		}
+		return fault.New(fault.NeedsConfirm, "not confirmed, nothing was changed").
+			WithHint("run it again and answer y, or use --yes")
+	}
+}
+
+// errorView is the contract of errors with -o json.
+type errorView struct {
+	Code    fault.Code     `json:"code"`
+	Message string         `json:"message"`
+	Hint    string         `json:"hint"`
+	Exit    fault.Exit     `json:"exit"`
+	Field   string         `json:"field,omitempty"`
+	Details map[string]any `json:"details,omitempty"`
+	Notes   []string       `json:"notes,omitempty"`
+}
+
+// printError writes an error to stderr, as two lines or as one JSON object.
+func (a *app) printError(err error) {
+	f := fault.As(err)
+	if a.jsonErrors() {
+		view := errorView{f.Code, f.Error(), fault.HintOf(f), fault.ExitOf(f), f.Field, f.Details, a.notes}
+		enc := json.NewEncoder(a.err)
+		enc.SetEscapeHTML(false)
+		if enc.Encode(view) == nil {
+			return
+		}
+		view.Details = nil // holds something JSON cannot say; the rest matters more
+		_ = enc.Encode(view)
+		return
+	}
+	fmt.Fprintf(a.err, "%s %s (%s)\n", a.errTerm.Paint(term.Bad, "dropctl:"), render.Clean(f.Error()), f.Code)
+	if hint := fault.HintOf(f); hint != "" {
+		fmt.Fprintf(a.err, "%s %s\n", a.errTerm.Paint(term.Strong, "hint:"), render.Clean(hint))
+	}
+}

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// topic is a page of `dropctl help` that is about no single command.
+type topic struct {
+	name  string
+	short string
+	show  func(*app) error
+}
+
+var topics = []topic{
+	{"environment", "every setting: flag, variable, default", showEnvironment},
+	{"exit-codes", "what each exit status means", showExitCodes},
+	{"formatting", "output formats, --fields and --jq", prose("formatting", formattingText)},
+	{"files", "which files are read and written", prose("files", filesText)},
+	{"recovery", "what to do when something is wrong", prose("recovery", recoveryText)},
+	{"words", "the words that dropctl uses", showWords},
+}
+
+func topicNames() []string {
+	var names []string
+	for _, t := range topics {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+type topicView struct {
+	Topic string `json:"topic" table:"TOPIC,name"`
+	Text  string `json:"text" table:"TEXT"`
+}
+
+func prose(name, text string) func(*app) error {
+	return func(a *app) error {
+		return a.out.Text(text, topicView{name, strings.TrimSpace(text)})
+	}
+}
+
+type settingHelpView struct {
+	Setting string   `json:"setting" table:"SETTING,name"`
+	Flag    string   `json:"flag" table:"FLAG,wide"`
+	Env     string   `json:"env" table:"VARIABLE"`
+	Default string   `json:"default" table:"DEFAULT"`
+	Choices []string `json:"choices" table:"CHOICES,wide"`
+	Usage   string   `json:"usage" table:"MEANING"`
+}
+
+func showEnvironment(a *app) error {
+	var list []settingHelpView
+	for _, s := range config.Settings() {
+		list = append(list, settingHelpView{s.Name, "--" + s.Name, s.Env(), s.Default, s.Choices, s.Usage})
+	}
+	a.note("A flag beats its variable, the variable beats the config file, that beats the default.")
+	a.note("Every other flag has a variable as well: --dry-run is DROPCTL_DRY_RUN.")
+	a.note("URLs may be references: env:NAME or file:/path. What is in force: dropctl config view --origin")
+	return a.print(list)
+}
+
+type exitView struct {
+	Exit    fault.Exit `json:"exit" table:"EXIT"`
+	Name    string     `json:"name" table:"NAME,name"`
+	Meaning string     `json:"meaning" table:"MEANING"`
+}
+
+func showExitCodes(a *app) error {
+	var list []exitView
+	for _, e := range fault.Exits() {
+		list = append(list, exitView(e))
+	}
+	return a.print(list)
+}
+
+type wordView struct {
+	Word    string `json:"word" table:"WORD,name"`
+	Meaning string `json:"meaning" table:"MEANING"`
+}
+
+func showWords(a *app) error { return a.print(words) }
+
+var words = []wordView{
+	{"lot", "a countable stock on sale, such as truffle-99; its id is [group:]name"},
+	{"capacity", "how many units a lot has: always available + held + sold"},
+	{"reservation", "the record of one attempt: held, then confirmed, released or expired; confirmed may become refunded"},
+	{"hold", "a reservation in its first state"},
+	{"user", "who holds"},
+	{"key", "the caller's name for one attempt; the same key gives the same reservation"},
+	{"deadline", "when a hold ends, in the time of Redis"},
+	{"shard", "one of the parts that lots are spread over in Redis"},
+	{"epoch", "one life of a lot in Redis, numbered by the ledger"},
+	{"seq", "the number of a change of a lot"},
+	{"watermark", "the epoch and seq up to which the ledger has a lot"},
+	{"lag", "changes that the ledger does not have yet; normal"},
+	{"drift", "a difference although both sides have the same changes; a finding"},
+	{"frozen", "a lot or shard that Redis answers nothing for until it is compared or rebuilt"},
+	{"stopped", "a lot whose events the ledger takes no more until it is rebuilt"},
+	{"recorded", "in the ledger"},
+	{"sale", "a row of the order ledger"},
+	{"refund due", "money for units that nobody got"},
+	{"outbox", "the events in Redis that the ledger has or will get"},
+	{"ledger", "the tables in PostgreSQL; they decide"},
+}
+
+const formattingText = `Data goes to stdout, everything else to stderr.
+
+  -o table   the default: aligned on a terminal; elsewhere one line each, separated
+             by tabs, without colour
+  -o wide    the same with every column
+  -o json    one document with all fields; numbers are numbers, times are RFC 3339
+             in UTC, durations are in seconds and end in _seconds, an empty list is []
+  -o jsonl   one line for each element; commands that watch print a stream
+  -o yaml    the same fields as YAML
+  -o name    the names alone, for loops in a shell
+  -o none    nothing; the exit status says it all
+
+  --fields a,b    only these fields, in this order, in any format
+  --jq EXPR       what a jq expression makes of the JSON; strings come without quotes
+  --no-headers    tables without their header line
+
+With -o json and -o jsonl an error is one JSON object on stderr, and stdout is empty:
+  {"code": …, "message": …, "hint": …, "exit": …}
+
+Colour: --color auto|always|never, then NO_COLOR (any value), CLICOLOR_FORCE (not 0),
+TERM=dumb, and whether the stream is a terminal.
+
+New fields may be added; ignore what you do not know.
+
+Examples
+  dropctl help exit-codes -o json
+  dropctl explain --fields code,exit
+  dropctl explain --jq '.[] | select(.exit == 5) | .code'
+`
+
+const filesText = `Read
+  $XDG_CONFIG_HOME/dropctl/dropctl.yaml   settings (without XDG_CONFIG_HOME: ~/.config)
+  /etc/dropctl/dropctl.yaml               settings, if the former does not exist
+  the file of --config                    instead of both; --config none reads no file
+  files named by --redis-password-file, --database-password-file, --api-key-file,
+  and by references such as --database-url file:/run/secrets/database-url
+  PGPASSFILE or ~/.pgpass                 PostgreSQL passwords
+
+A dropctl.yaml in the current folder is not read: a folder must not choose the
+servers that a command changes.
+
+The config file holds one setting a line, named like its flag:
+
+  version: 1
+  redis-url: rediss://shop@redis.example:6379/0
+  redis-password-file: /run/secrets/redis
+  database-url: env:SHOP_DATABASE_URL
+  timeout: 5s
+
+Which file is in force: dropctl config path
+What is in force, and why: dropctl config view --origin
+`
+
+const recoveryText = `Redis admits, the ledger in PostgreSQL decides. Whatever happens to Redis, its lots can
+be rebuilt from the ledger; nothing is ever sold again because Redis forgot it.
+
+  1. See what is wrong, worst first          dropctl status
+  2. Look a code or reason up                dropctl explain CODE
+  3. Stop selling, if units are in doubt     dropctl lot pause LOT --reason TEXT
+  4. Let the ledger catch up                 dropctl worker --until-idle
+  5. Compare both sides                      dropctl reconcile LOT --deep
+
+After a restart of Redis every shard answers lot_frozen until a worker has compared it
+with the ledger; what is equal is opened again without anybody's help. A shard that
+differs stays frozen and says why.
+
+A call that ended in outcome_unknown may have been carried out. Repeat it with the same
+key: it returns the same reservation and takes nothing twice.
+`
