@@ -1,0 +1,161 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// RedisOptions says how the Redis server differs from the usual one. The zero value is fine.
+type RedisOptions struct {
+	Fsync      string   // when the append-only file is synced: "always", "everysec" (default) or "no"
+	Directives []string // more lines of redis.conf, such as "maxmemory 64mb"; they win over ours
+}
+
+// Redis is a private Redis server: append-only file on, no snapshots, noeviction.
+type Redis struct {
+	server
+	port     int
+	password string
+}
+
+// StartRedis starts a private Redis (or Valkey) server and waits until it answers. The context bounds the
+// start only; the server runs until Stop. Errors: MissingBinary, Unsupported, Unavailable.
+func StartRedis(ctx context.Context, o RedisOptions) (*Redis, error) {
+	return startRedis(ctx, o, newPassword())
+}
+
+func startRedis(ctx context.Context, o RedisOptions, password string) (*Redis, error) {
+	if err := supported(); err != nil {
+		return nil, err
+	}
+	program, err := redisProduct.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for attempt := 1; ; attempt++ {
+		r, err := tryRedis(ctx, program, o, password)
+		if err == nil {
+			return r, nil
+		}
+		// Somebody may take the port between our look and the server's start.
+		portTaken := r != nil && !portFree(r.port)
+		if !portTaken || attempt == 3 {
+			return nil, err
+		}
+	}
+}
+
+// tryRedis returns the (stopped) server with the error if the start itself failed.
+func tryRedis(ctx context.Context, program string, o RedisOptions, password string) (*Redis, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	h, err := newHome(nil)
+	if err != nil {
+		return nil, err
+	}
+	r := &Redis{port: port, password: password}
+	r.program = filepath.Base(program)
+	r.home = h
+	r.command = []string{program, h.path("redis.conf")}
+	r.stopWith, r.farewell = "TERM", "KILL"
+	r.ready = r.ping
+	if err := h.write("redis.conf", r.config(o)); err != nil {
+		h.remove()
+		return nil, fault.Wrap(fault.Unavailable, err, "cannot write the configuration of %s", r.program)
+	}
+	if err := r.Start(ctx); err != nil {
+		_ = r.Stop(context.WithoutCancel(ctx))
+		return r, err
+	}
+	return r, nil
+}
+
+func (r *Redis) config(o RedisOptions) string {
+	fsync := o.Fsync
+	if fsync == "" {
+		fsync = "everysec"
+	}
+	lines := []string{
+		"bind 127.0.0.1",
+		"protected-mode yes",
+		fmt.Sprintf("port %d", r.port),
+		"unixsocket " + r.Socket(),
+		"unixsocketperm 700",
+		"requirepass " + r.password,
+		"dir " + r.Dir(),
+		"daemonize no",
+		"supervised no",
+		"logfile \"\"",
+		"save \"\"",
+		"appendonly yes",
+		"appendfsync " + fsync,
+		"maxmemory-policy noeviction",
+		"notify-keyspace-events Ex", // the sweeper's wake-up
+	}
+	return strings.Join(append(lines, o.Directives...), "\n") + "\n"
+}
+
+// Addr returns the TCP address, "127.0.0.1:port". It stays the same for the server's whole life.
+func (r *Redis) Addr() string { return fmt.Sprintf("127.0.0.1:%d", r.port) }
+
+// Socket returns the path of the unix socket.
+func (r *Redis) Socket() string { return r.home.path("redis.sock") }
+
+// URL returns the address for clients over TCP. It contains the password.
+func (r *Redis) URL() string {
+	u := url.URL{Scheme: "redis", User: url.UserPassword("", r.password), Host: r.Addr(), Path: "/0"}
+	return u.String()
+}
+
+// SocketURL returns the address for clients over the unix socket, the faster way. It contains the password.
+func (r *Redis) SocketURL() string {
+	u := url.URL{Scheme: "unix", User: url.UserPassword("", r.password), Path: r.Socket()}
+	return u.String()
+}
+
+// Pause stops the process where it stands (SIGSTOP): connections stay open and get no answer.
+func (r *Redis) Pause() error { return r.signal("STOP") }
+
+// Resume lets a paused process go on (SIGCONT).
+func (r *Redis) Resume() error { return r.signal("CONT") }
+
+// Do sends one command on a connection of its own and returns the reply as text: bulk strings, statuses and
+// integers as they are, arrays one element a line. For set-up and faults; not meant to be fast.
+func (r *Redis) Do(ctx context.Context, args ...string) (string, error) {
+	reply, err := r.call(ctx, args...)
+	if err != nil {
+		return "", fault.Wrap(fault.Unavailable, err, "%s of the private Redis", args[0])
+	}
+	return reply, nil
+}
+
+func (r *Redis) ping(ctx context.Context) error {
+	_, err := r.call(ctx, "PING") // an error while it loads its data
+	return err
+}
+
+func (r *Redis) call(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", r.Socket())
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+	c := newRESP(conn)
+	if _, err := c.call("AUTH", r.password); err != nil {
+		return "", err
+	}
+	return c.call(args...)
+}

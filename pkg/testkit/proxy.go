@@ -1,0 +1,193 @@
+package testkit
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// FaultyProxy stands between a client and a server and breaks what it is told to. The faults apply to
+// open connections and to new ones alike. Its methods are safe for concurrent use.
+type FaultyProxy struct {
+	listener net.Listener
+	upstream string
+
+	mu          sync.Mutex
+	cut         bool
+	dropReplies bool
+	dropped     int
+	delay       time.Duration
+	open        map[net.Conn]struct{}
+	closed      bool
+	wait        sync.WaitGroup
+}
+
+// Proxy starts a proxy to a server's address ("host:port", or the path of a unix socket) that listens on
+// a free loopback port. It ends with the test.
+func Proxy(t testing.TB, upstream string) *FaultyProxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &FaultyProxy{listener: l, upstream: upstream, open: make(map[net.Conn]struct{})}
+	p.wait.Add(1)
+	go p.serve()
+	t.Cleanup(p.close)
+	return p
+}
+
+// Addr returns the proxy's own address, "127.0.0.1:port".
+func (p *FaultyProxy) Addr() string { return p.listener.Addr().String() }
+
+// URL returns a server's TCP URL (redis:// or postgres://) led through the proxy.
+func (p *FaultyProxy) URL(t testing.TB, server string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" {
+		t.Fatal("not a URL with a host") // without the URL: it has a password
+	}
+	u.Host = p.Addr()
+	return u.String()
+}
+
+// DropReplies makes requests reach the server while the reply is swallowed and the connection closed:
+// the client cannot know whether its request was carried out. It lasts until Heal.
+func (p *FaultyProxy) DropReplies() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dropReplies = true
+}
+
+// Dropped returns how many replies were swallowed so far.
+func (p *FaultyProxy) Dropped() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
+}
+
+// Delay holds everything the server sends back for d. It lasts until Heal or Delay(0).
+func (p *FaultyProxy) Delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
+// Cut closes every connection and refuses new ones until Heal.
+func (p *FaultyProxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	p.closeAll()
+}
+
+// Heal ends all faults.
+func (p *FaultyProxy) Heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut, p.dropReplies, p.delay = false, false, 0
+}
+
+func (p *FaultyProxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	_ = p.listener.Close()
+	p.closeAll()
+	p.mu.Unlock()
+	p.wait.Wait()
+}
+
+func (p *FaultyProxy) closeAll() {
+	for c := range p.open {
+		_ = c.Close()
+	}
+}
+
+func (p *FaultyProxy) serve() {
+	defer p.wait.Done()
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		network := "tcp"
+		if strings.HasPrefix(p.upstream, "/") {
+			network = "unix"
+		}
+		server, err := net.DialTimeout(network, p.upstream, 10*time.Second)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		if !p.admit(client, server) {
+			_ = client.Close()
+			_ = server.Close()
+			continue
+		}
+		go p.carry(client, server)
+	}
+}
+
+// admit registers the pair unless the proxy is cut or closed, in one step with the look at it.
+func (p *FaultyProxy) admit(client, server net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut || p.closed {
+		return false
+	}
+	p.open[client], p.open[server] = struct{}{}, struct{}{}
+	p.wait.Add(1)
+	return true
+}
+
+func (p *FaultyProxy) carry(client, server net.Conn) {
+	defer p.wait.Done()
+	var requests sync.WaitGroup
+	requests.Go(func() {
+		_, _ = io.Copy(server, client)
+		_ = server.Close() // the client has gone, or we closed it
+	})
+	p.carryReplies(client, server)
+	_ = client.Close()
+	requests.Wait()
+	p.mu.Lock()
+	delete(p.open, client)
+	delete(p.open, server)
+	p.mu.Unlock()
+}
+
+func (p *FaultyProxy) carryReplies(client, server net.Conn) {
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := server.Read(buffer)
+		if n > 0 {
+			if p.swallow() {
+				return
+			}
+			if _, err := client.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// swallow waits out the delay and tells whether the reply is to be lost.
+func (p *FaultyProxy) swallow() bool {
+	p.mu.Lock()
+	delay := p.delay
+	p.mu.Unlock()
+	time.Sleep(delay)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dropReplies {
+		p.dropped++
+	}
+	return p.dropReplies
+}
