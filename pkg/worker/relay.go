@@ -1,0 +1,250 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Outbox is what the relay needs of Redis. Entries that were read stay with the consumer until they are
+// acknowledged; reading creates what is missing in Redis for that.
+type Outbox interface {
+	// ReadNew returns entries nobody has read yet, waiting up to block for the first; 0 does not wait.
+	ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]drop.OutboxEntry, error)
+	// ReadPending returns entries behind the id after that this consumer has read and not acknowledged.
+	ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]drop.OutboxEntry, error)
+	// Claim takes over entries that a consumer has kept for minIdle without acknowledging them.
+	Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error)
+	Ack(ctx context.Context, shard int, ids []string) error
+	// Trim deletes entries that are acknowledged and older than keep.
+	Trim(ctx context.Context, shard int, keep time.Duration) (int64, error)
+	// EventsSince returns the kept events of each lot that lie behind its watermark, in order.
+	EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
+}
+
+// Journal is what the relay needs of PostgreSQL.
+type Journal interface {
+	// Apply records events, and keeps what is none as dead letters. When it returns nil the ledger has all of
+	// them, durably. It may be repeated with the same events at any time.
+	Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (Applied, error)
+	// FoldWaiting folds events that wait although nothing is missing before them, and returns how many.
+	FoldWaiting(ctx context.Context) (int, error)
+	// Gaps returns the lots with events that wait for an earlier one.
+	Gaps(ctx context.Context) ([]Gap, error)
+	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
+	// per second. When it grants none it says when to ask again.
+	TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error)
+	// ChargeTokens takes n more, below zero if need be, or gives back -n.
+	ChargeTokens(ctx context.Context, n int) error
+}
+
+// Applied is what one call of Apply did.
+type Applied struct {
+	Inserted   int // new to the ledger
+	Duplicates int
+	Dead       int                   // new dead letters
+	Stopped    map[drop.LotID]string // lots that it stopped, and why
+}
+
+// Gap is a lot whose next event is missing while later ones wait.
+type Gap struct {
+	Lot       drop.LotID
+	Watermark drop.Watermark // the last event folded before the gap
+	Waiting   int64          // events behind it
+	Since     time.Time      // when the first of them came
+}
+
+const (
+	batchEvents = 1000             // events the relay asks tokens for at a time
+	maxEntries  = 500              // entries of one batch
+	idleBlock   = time.Second      // how long a read waits for the first entry
+	applyLimit  = 30 * time.Second // for one attempt, so that a dead connection ends too
+)
+
+// relayer carries the events of one shard into the ledger.
+type relayer struct {
+	*Worker
+	shard   int
+	name    string
+	busy    bool      // the last read brought something
+	size    float64   // events per entry, a running average: how many entries the tokens buy
+	claimed time.Time // when it last looked for entries of dead workers
+}
+
+func (w *Worker) relay(shard int) func(context.Context) error {
+	r := &relayer{Worker: w, shard: shard, name: loopName(Relay, shard), size: 1}
+	return r.run
+}
+
+// run starts with what an earlier attempt has read and not acknowledged: a reply may have been lost on the
+// way, and such entries are delivered to nobody else for a while.
+func (r *relayer) run(ctx context.Context) error {
+	r.busy, r.claimed = false, time.Time{}
+	if err := r.redeliver(ctx); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err := r.step(ctx); err != nil {
+			return err
+		}
+		r.health.fine(r.name)
+	}
+	return nil
+}
+
+func (r *relayer) redeliver(ctx context.Context) error {
+	after := "0"
+	for ctx.Err() == nil {
+		entries, err := r.stock.ReadPending(ctx, r.shard, r.me.Name, after, maxEntries/10)
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+		after = entries[len(entries)-1].ID
+		if err := r.record(ctx, entries, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step takes tokens, reads that much, and records it. It takes the tokens first: a worker that waits for
+// tokens with entries in hand would look dead to the others. Only the first entry after a quiet spell is read
+// on credit, so that idle shards cost the ledger nothing.
+func (r *relayer) step(ctx context.Context) error {
+	if time.Since(r.claimed) > r.opt.Takeover/3 {
+		if err := r.takeOver(ctx); err != nil {
+			return err
+		}
+	}
+	granted, count, block := 0, 1, idleBlock
+	if r.busy {
+		var err error
+		if granted, err = r.tokens(ctx); err != nil || granted == 0 {
+			return err
+		}
+		count, block = min(max(int(float64(granted)/r.size), 1), maxEntries), 0
+	}
+	// What Redis delivers is this worker's to finish, so a stop does not interrupt the read.
+	entries, err := r.stock.ReadNew(context.WithoutCancel(ctx), r.shard, r.me.Name, count, block)
+	if err != nil {
+		return err
+	}
+	r.busy = len(entries) > 0
+	return r.record(ctx, entries, granted)
+}
+
+// tokens waits until the bucket grants some. It returns 0 when the context has ended.
+func (r *relayer) tokens(ctx context.Context) (int, error) {
+	for ctx.Err() == nil {
+		granted, wait, err := r.ledger.TakeTokens(ctx, r.opt.Rate, batchEvents)
+		if err != nil || granted > 0 {
+			return granted, err
+		}
+		sleep(ctx, max(wait, time.Millisecond), nil)
+	}
+	return 0, nil
+}
+
+// takeOver records what dead workers have left behind, as much as there is.
+func (r *relayer) takeOver(ctx context.Context) error {
+	for ctx.Err() == nil {
+		entries, err := r.stock.Claim(ctx, r.shard, r.me.Name, r.opt.Takeover, maxEntries/10)
+		if err != nil {
+			return err
+		}
+		if len(entries) == 0 {
+			r.claimed = time.Now()
+			return nil
+		}
+		r.log.Info("took over entries from a silent worker", "shard", r.shard, "entries", len(entries))
+		if err := r.record(ctx, entries, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// record brings entries into the ledger, acknowledges them and settles the bill of tokens. An entry is
+// acknowledged only when the ledger has everything in it.
+func (r *relayer) record(ctx context.Context, entries []drop.OutboxEntry, granted int) error {
+	if len(entries) == 0 {
+		return r.charge(ctx, -granted)
+	}
+	lock := &r.inHand[r.shard]
+	lock.Lock()
+	defer lock.Unlock()
+
+	var events []drop.Event
+	var poison []drop.Poison
+	ids := make([]string, len(entries))
+	for i, entry := range entries {
+		ids[i] = entry.ID
+		ev, bad := entry.Decode()
+		events, poison = append(events, ev...), append(poison, bad...)
+	}
+	if err := r.apply(ctx, events, poison); err != nil {
+		return err
+	}
+	// From here on a stop changes nothing any more: the ledger has it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
+	defer cancel()
+	if err := r.stock.Ack(ctx, r.shard, ids); err != nil {
+		return err
+	}
+	r.done.entries.Add(int64(len(ids)))
+	r.size = 0.8*r.size + 0.2*max(float64(len(events))/float64(len(entries)), 1)
+	return r.charge(ctx, len(events)-granted)
+}
+
+func (r *relayer) charge(ctx context.Context, n int) error {
+	if n == 0 {
+		return nil
+	}
+	return r.ledger.ChargeTokens(context.WithoutCancel(ctx), n)
+}
+
+// apply repeats Apply until the ledger has the events. A stop lets the attempt under way finish and makes no
+// other; the entries then stay unacknowledged, for the next worker.
+func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.Poison) error {
+	pause := backoff{}
+	for {
+		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
+		did, err := w.ledger.Apply(attempt, events, poison)
+		cancel()
+		if err == nil {
+			w.health.fine("apply")
+			w.applied(did)
+			return nil
+		}
+		if fatal(err) {
+			return err
+		}
+		w.health.failed("apply", err)
+		if !pause.wait(ctx) {
+			return err
+		}
+	}
+}
+
+// applied counts, says aloud what needs somebody, and wakes finalise.
+func (w *Worker) applied(did Applied) {
+	w.done.events.Add(int64(did.Inserted))
+	w.done.duplicates.Add(int64(did.Duplicates))
+	w.done.parked.Add(int64(did.Dead))
+	if did.Dead > 0 {
+		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl outbox list")
+	}
+	for lot, reason := range did.Stopped {
+		w.log.Error("the ledger folds no more events of this lot", "lot", lot, "reason", reason, "next", fault.Lookup(fault.Code(reason)).Hint)
+	}
+	select {
+	case w.confirmed <- struct{}{}:
+	default:
+	}
+}
+
+// lockOf is the guardian's way to a shard's batch in hand.
+func (w *Worker) lockOf(shard int) sync.Locker { return &w.inHand[shard] }

@@ -1,0 +1,312 @@
+// Package worker is what runs behind the sale: it carries events from the outbox into the ledger (relay),
+// books confirmed reservations (finalise), takes back expired holds (sweep) and watches the doors (guardian).
+//
+// Any number of workers may run at once, on any machine, and any of them may die at any moment: everything
+// a worker does is either repeated by another one or was not needed. One file per part; this one starts
+// them, keeps them running and stops them.
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/recovery"
+)
+
+// Stock is what a worker needs of Redis.
+type Stock interface {
+	recovery.Stock
+	Outbox
+
+	// Sweep takes back at most limit due holds of a shard.
+	Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error)
+	// Wakes delivers the numbers of shards that may have due holds, until the context ends or the
+	// connection is lost; then the channel is closed. It is a hint: numbers may be missing.
+	Wakes(ctx context.Context) (<-chan int, error)
+}
+
+// Ledger is what a worker needs of PostgreSQL.
+type Ledger interface {
+	recovery.Ledger
+	Journal
+
+	// Finalise claims at most limit confirmed reservations for the time of the lease, books them as sales
+	// and returns how many it booked. Unbooked returns how many are left, those of other workers included.
+	Finalise(ctx context.Context, worker string, lease time.Duration, limit int) (int, error)
+	Unbooked(ctx context.Context) (int64, error)
+
+	// Heartbeat records that the worker is alive; Depart that it has stopped in good order.
+	Heartbeat(ctx context.Context, w Presence) error
+	Depart(ctx context.Context, name string) error
+}
+
+// Presence is what a worker tells the others about itself.
+type Presence struct {
+	Name    string
+	Host    string
+	PID     int
+	Parts   []Part
+	Started time.Time
+}
+
+// Part is one of the things a worker does.
+type Part string
+
+// The parts.
+const (
+	Relay    Part = "relay"
+	Finalise Part = "finalise"
+	Sweep    Part = "sweep"
+	Guardian Part = "guardian"
+)
+
+// Parts lists every part in the order in which they are shown.
+func Parts() []Part { return []Part{Relay, Finalise, Sweep, Guardian} }
+
+// ParseParts checks names of parts; none means all of them.
+func ParseParts(names []string) ([]Part, error) {
+	if len(names) == 0 {
+		return Parts(), nil
+	}
+	var parts []Part
+	for _, name := range names {
+		if !slices.Contains(Parts(), Part(name)) {
+			return nil, fault.New(fault.Usage, "%q is not a part of the worker", name).WithField("only").WithHint("use relay, finalise, sweep or guardian")
+		}
+		parts = append(parts, Part(name))
+	}
+	return parts, nil
+}
+
+// Options says what a worker does. Zero values take the default named with each field.
+type Options struct {
+	Installation string // of the ledger; events of another one are never taken
+	Shards       int    // P
+	Only         []Part // default: all
+	Rate         float64
+	Keep         time.Duration // how long entries stay in the outbox after the ledger has them; default 15 min
+	UntilIdle    bool          // stop when nothing is left to do
+	Patience     time.Duration // with UntilIdle: how long a store may be unreachable; default 30 s
+	Takeover     time.Duration // how long an entry may stay with a silent worker; default 15 s
+	Log          *slog.Logger  // default: none
+}
+
+// DefaultRate is how many events a second all workers together write to the ledger.
+const DefaultRate = 2000
+
+func (o Options) withDefaults() Options {
+	if len(o.Only) == 0 {
+		o.Only = Parts()
+	}
+	if o.Rate <= 0 {
+		o.Rate = DefaultRate
+	}
+	if o.Keep <= 0 {
+		o.Keep = 15 * time.Minute
+	}
+	if o.Patience <= 0 {
+		o.Patience = 30 * time.Second
+	}
+	if o.Takeover <= 0 {
+		o.Takeover = 15 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Summary counts what a worker has done.
+type Summary struct {
+	Entries    int64 `json:"entries"`    // outbox entries acknowledged
+	Events     int64 `json:"events"`     // new to the ledger
+	Duplicates int64 `json:"duplicates"` // events the ledger had already
+	Parked     int64 `json:"parked"`     // put into dead letters
+	Booked     int64 `json:"booked"`     // confirmed reservations finalised
+	Expired    int64 `json:"expired"`    // holds taken back
+	Reopened   int64 `json:"reopened"`   // shards
+}
+
+// counters is Summary for concurrent use.
+type counters struct {
+	entries, events, duplicates, parked, booked, expired, reopened atomic.Int64
+}
+
+func (c *counters) summary() Summary {
+	return Summary{c.entries.Load(), c.events.Load(), c.duplicates.Load(), c.parked.Load(), c.booked.Load(), c.expired.Load(), c.reopened.Load()}
+}
+
+// Worker is one worker. Run it once.
+type Worker struct {
+	stock  Stock
+	ledger Ledger
+	opt    Options
+	log    *slog.Logger
+	me     Presence
+
+	done      counters
+	health    *health
+	inHand    []sync.Mutex  // per shard: held while a batch is read but not yet acknowledged
+	confirmed chan struct{} // wakes finalise
+
+	mu       sync.Mutex
+	findings []recovery.Finding // of the guardian's last pass
+	passed   bool               // the guardian has completed a pass
+}
+
+// New returns a worker with a name of its own. It does nothing before Run.
+func New(stock Stock, ledger Ledger, opt Options) *Worker {
+	opt = opt.withDefaults()
+	me := newPresence(opt.Only)
+	log := opt.Log.With("worker", me.Name)
+	return &Worker{
+		stock: stock, ledger: ledger, opt: opt, log: log, me: me,
+		health: newHealth(log), inHand: make([]sync.Mutex, opt.Shards), confirmed: make(chan struct{}, 1),
+	}
+}
+
+// newPresence names the process so that no two workers ever share a name, on whatever machine.
+func newPresence(parts []Part) Presence {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	name := fmt.Sprintf("%.60s-%d-%s", host, os.Getpid(), rand.Text()[:8])
+	return Presence{Name: name, Host: host, PID: os.Getpid(), Parts: parts, Started: time.Now().UTC()}
+}
+
+// Name returns the worker's name, which is also its consumer name in Redis.
+func (w *Worker) Name() string { return w.me.Name }
+
+// Run works until the context ends, which is a graceful stop and no error: batches in hand are finished
+// first. It also ends when UntilIdle is set and nothing is left (fault.Partial if something was parked as
+// a dead letter), or on an error that no retry can heal: fault.Foreign or fault.NotMigrated. Everything
+// else, lost connections above all, is retried for as long as it takes.
+func (w *Worker) Run(ctx context.Context) (Summary, error) {
+	w.log.Info("worker started", "parts", w.opt.Only, "shards", w.opt.Shards, "events_per_second", w.opt.Rate)
+	work, stop := context.WithCancel(ctx)
+	defer stop()
+	g, work := errgroup.WithContext(work)
+	start := func(name string, loop func(context.Context) error) {
+		g.Go(func() error { return w.keepRunning(work, name, loop) })
+	}
+	w.startParts(start)
+	if w.opt.UntilIdle {
+		g.Go(func() error {
+			defer stop()
+			return w.waitUntilIdle(work)
+		})
+	}
+	err := g.Wait()
+	w.depart(context.WithoutCancel(ctx))
+
+	sum := w.done.summary()
+	if err == nil && w.opt.UntilIdle && sum.Parked > 0 {
+		err = fault.New(fault.Partial, "%d events could not be recorded and were parked as dead letters", sum.Parked).
+			WithHint("look at them: dropctl outbox list").With("parked", sum.Parked)
+	}
+	if fatal(err) {
+		w.log.Error("worker stopped: nothing more is acknowledged", "error", err, "code", fault.CodeOf(err), "next", fault.HintOf(err))
+		return sum, err
+	}
+	w.log.Info("worker stopped", "entries", sum.Entries, "events", sum.Events, "booked", sum.Booked, "expired", sum.Expired, "parked", sum.Parked)
+	return sum, err
+}
+
+func (w *Worker) startParts(start func(name string, loop func(context.Context) error)) {
+	start("heartbeat", w.heartbeat)
+	if w.does(Relay) {
+		for shard := range w.opt.Shards {
+			start(loopName(Relay, shard), w.relay(shard))
+		}
+		start("upkeep", w.upkeep)
+	}
+	if w.does(Finalise) {
+		start("finalise", w.finalise)
+	}
+	if w.does(Sweep) {
+		s := newSweeper(w)
+		for shard := range w.opt.Shards {
+			start(loopName(Sweep, shard), s.sweep(shard))
+		}
+		start("wakes", s.listen)
+	}
+	if w.does(Guardian) {
+		start("guardian", w.guard)
+	}
+}
+
+func (w *Worker) does(p Part) bool { return slices.Contains(w.opt.Only, p) }
+
+// keepRunning runs one loop until the context ends. A loop that fails is started again, after a pause that
+// grows; only an error that repetition cannot heal ends the worker.
+func (w *Worker) keepRunning(ctx context.Context, name string, loop func(context.Context) error) error {
+	pause := backoff{}
+	for {
+		started := time.Now()
+		err := recovered(ctx, loop)
+		if fatal(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			w.health.failed(name, err)
+		}
+		if time.Since(started) > time.Minute {
+			pause = backoff{}
+		}
+		if !pause.wait(ctx) {
+			return nil
+		}
+	}
+}
+
+// recovered turns a panic into an error, so that a mistake in one part does not stop the others.
+func recovered(ctx context.Context, loop func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fault.New(fault.Failed, "panic: %v at %s", p, debug.Stack())
+		}
+	}()
+	return loop(ctx)
+}
+
+// fatal reports whether no repetition can heal the error: it says that these stores do not belong together.
+func fatal(err error) bool { return fault.Is(err, fault.Foreign) || fault.Is(err, fault.NotMigrated) }
+
+const heartbeatEvery = 5 * time.Second
+
+func (w *Worker) heartbeat(ctx context.Context) error {
+	for {
+		if err := w.ledger.Heartbeat(ctx, w.me); err != nil {
+			return err
+		}
+		w.health.fine("heartbeat")
+		if !sleep(ctx, heartbeatEvery, nil) {
+			return nil
+		}
+	}
+}
+
+// depart takes the worker off the list of the living. If that fails, its silence will tell.
+func (w *Worker) depart(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := w.ledger.Depart(ctx, w.me.Name); err != nil {
+		w.log.Debug("could not sign off", "error", err)
+	}
+}
