@@ -62,7 +62,7 @@ func (a *app) runHelp(root *cobra.Command, args []string) error {
 		return err
 	}
 	if len(rest) == 0 {
-		return a.showHelp(cmd)
+		return a.printHelp(cmd)
 	}
 	if cmd == root {
 		return unknownTopic(root, rest[0])
@@ -82,26 +82,32 @@ func unknownTopic(root *cobra.Command, word string) error {
 	return err.WithHint("the topics are: %s", strings.Join(topicNames(), ", "))
 }
 
-// showHelp prints a command's help to stdout, unless it was asked of a command that does not exist.
-func (a *app) showHelp(cmd *cobra.Command) error {
+// helpFlag answers --help. Asked behind an unknown word, it is that word that needs an answer.
+func (a *app) helpFlag(cmd *cobra.Command) error {
 	if rest := cmd.Flags().Args(); cmd.HasSubCommands() && len(rest) > 0 {
 		return unknownCommand(cmd, rest[0])
 	}
-	return a.writeHelp(a.stdout, a.outTerm, cmd)
+	_, err := io.WriteString(a.stdout, helpOf(cmd, a.outTerm))
+	if err != nil && !render.IsClosedPipe(err) {
+		return fault.Wrap(fault.Failed, err, "the help could not be written")
+	}
+	return nil
 }
 
-func (a *app) writeHelp(w io.Writer, s term.Stream, cmd *cobra.Command) error {
+// printHelp prints a command's help as data, so that programs get it in their format.
+func (a *app) printHelp(cmd *cobra.Command) error {
+	text := helpOf(cmd, a.outTerm)
+	return a.out.Text(text, topicView{cmd.CommandPath(), text})
+}
+
+func helpOf(cmd *cobra.Command, s term.Stream) string {
 	h := &helpText{stream: s}
 	h.intro(cmd)
 	h.commands(cmd)
 	h.examples(cmd)
 	h.flags(cmd)
 	h.outro(cmd)
-	_, err := io.WriteString(w, h.String())
-	if err != nil && !render.IsClosedPipe(err) {
-		return fault.Wrap(fault.Failed, err, "the help could not be written")
-	}
-	return nil
+	return h.String()
 }
 
 // helpText is the help of one command while it is being written.
@@ -191,7 +197,7 @@ func flagRows(flags *pflag.FlagSet) [][2]string {
 		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
 			text += " (default " + f.DefValue + ")"
 		}
-		if f.Name != "help" {
+		if config.HasEnv(f.Name) {
 			text += " [" + config.EnvName(f.Name) + "]"
 		}
 		rows = append(rows, [2]string{flagNames(f, true), text})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -42,8 +43,14 @@ func newRoot(a *app) *cobra.Command {
 	add(groupInspect, newExplain(a))
 	add(groupSetUp, newConfig(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
-
 	a.globalFlags(root)
+	version := root.Flags().Bool("version", false, "the same as dropctl version")
+	root.RunE = func(*cobra.Command, []string) error {
+		if *version {
+			return a.print(thisVersion())
+		}
+		return a.printHelp(root)
+	}
 	finish(a, root)
 	return root
 }
@@ -126,7 +133,7 @@ func finish(a *app, root *cobra.Command) {
 	root.SetErr(a.err)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) }
 	root.SetFlagErrorFunc(flagError)
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.helpErr = a.showHelp(cmd) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { a.helpErr = a.helpFlag(cmd) })
 	eachCommand(root, func(cmd *cobra.Command) {
 		cmd.Flags().SortFlags = false
 		if cmd.HasSubCommands() {
@@ -139,14 +146,12 @@ func finish(a *app, root *cobra.Command) {
 
 func finishGroup(a *app, cmd *cobra.Command) {
 	cmd.Annotations = needsNoConfig
+	if cmd.RunE != nil { // the root
+		return
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if !cmd.HasParent() {
-			return a.showHelp(cmd)
-		}
 		if !a.jsonErrors() {
-			if err := a.writeHelp(a.err, a.errTerm, cmd); err != nil {
-				return err
-			}
+			fmt.Fprint(a.err, helpOf(cmd, a.errTerm))
 		}
 		return fault.New(fault.Usage, "%s needs a command", cmd.CommandPath()).
 			WithHint("see what there is: %s --help", cmd.CommandPath())
@@ -174,7 +179,7 @@ func argumentError(cmd *cobra.Command, err error) error {
 	if _, ok := err.(*fault.Error); ok {
 		return err
 	}
-	return fault.Wrap(fault.Usage, err, "%s", cmd.CommandPath()).
+	return fault.Wrap(fault.Usage, err, "%s", cmd.Name()).
 		WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
 }
 
@@ -183,7 +188,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	if rest := cmd.Flags().Args(); cmd.HasSubCommands() && len(rest) > 0 {
 		return unknownCommand(cmd, rest[0])
 	}
-	f := fault.Wrap(fault.Usage, err, "%s", cmd.CommandPath())
+	f := fault.Wrap(fault.Usage, err, "")
 	if unknown, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })

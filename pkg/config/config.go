@@ -132,6 +132,10 @@ func (c *Config) Warnings() []string {
 	return list
 }
 
+// HasEnv reports whether a flag has an environment variable. --help and --version act instead of a
+// command; an installer's DROPCTL_VERSION must not trigger that.
+func HasEnv(flag string) bool { return flag != "help" && flag != "version" }
+
 // ApplyEnv gives each flag that was not typed the value of its environment variable, and returns the
 // names of the flags it set. It fails with code usage if a value does not fit its flag.
 func ApplyEnv(flags *pflag.FlagSet, getenv func(string) string) (map[string]bool, error) {
@@ -139,7 +143,7 @@ func ApplyEnv(flags *pflag.FlagSet, getenv func(string) string) (map[string]bool
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := getenv(EnvName(f.Name))
-		if f.Changed || value == "" || f.Name == "help" || failed != nil {
+		if f.Changed || value == "" || !HasEnv(f.Name) || failed != nil {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {

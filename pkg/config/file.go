@@ -94,6 +94,10 @@ func fileSettings(path string, root *yaml.Node) (map[string]any, error) {
 		if err := node.Decode(&value); err != nil {
 			return nil, fault.Wrap(fault.InvalidConfig, err, "%s:%d: %s", path, key.Line, key.Value).WithField(key.Value)
 		}
+		if value == nil {
+			return nil, fault.New(fault.InvalidConfig, "%s:%d: %s has no value", path, key.Line, key.Value).WithField(key.Value).
+				WithHint("give it one, or drop the line")
+		}
 		if _, twice := settings[key.Value]; twice {
 			return nil, fault.New(fault.InvalidConfig, "%s:%d: %s is set twice", path, key.Line, key.Value).WithField(key.Value).
 				WithHint("keep one of the two")

@@ -96,8 +96,6 @@ func (s Setting) text(raw any) (string, error) {
 		return x, nil
 	case bool, int, int64, uint64, float64:
 		return fmt.Sprint(x), nil
-	case nil:
-		return "", fmt.Errorf("it has no value")
 	}
 	return "", fmt.Errorf("it takes one value, not a list or a map")
 }

@@ -10,51 +10,56 @@ import (
 // Secret is a setting that must not be shown: a password, a URL that may hold one, or a reference to
 // either (env:NAME, file:/path). Printed in any way, also deep inside another value, it shows only what
 // is harmless: the reference, or the URL without its password. It is immutable.
-type Secret struct{ p *secret }
-
-type secret struct{ value, shown string }
+type Secret struct {
+	// Behind a function, because fmt prints what any other type holds once a Secret is a field that
+	// fmt may not call methods on.
+	value func() string
+	shown string
+}
 
 const redacted = "[redacted]"
 
 // NewSecret wraps a value of which nothing may be shown.
-func NewSecret(value string) Secret { return Secret{&secret{value, redacted}} }
+func NewSecret(value string) Secret { return newSecret(value, redacted) }
 
 // NewURL wraps a connection URL or a PostgreSQL keyword string: shown with passwords redacted.
-func NewURL(value string) Secret { return Secret{&secret{value, redactURL(value)}} }
+func NewURL(value string) Secret { return newSecret(value, redactURL(value)) }
+
+func newSecret(value, shown string) Secret {
+	if value == "" {
+		return Secret{}
+	}
+	return Secret{func() string { return value }, shown}
+}
 
 // Reveal returns the value itself. Hand it to a driver, never to a message.
 func (s Secret) Reveal() string {
-	if s.p == nil {
+	if s.value == nil {
 		return ""
 	}
-	return s.p.value
+	return s.value()
 }
 
 // IsSet reports whether there is a value.
-func (s Secret) IsSet() bool { return s.Reveal() != "" }
+func (s Secret) IsSet() bool { return s.value != nil }
 
 // HasPassword reports whether the value itself holds something that had to be hidden.
-func (s Secret) HasPassword() bool { return strings.Contains(s.String(), redacted) }
+func (s Secret) HasPassword() bool { return strings.Contains(s.shown, redacted) }
 
 // String returns what may be shown.
-func (s Secret) String() string {
-	if s.Reveal() == "" {
-		return ""
-	}
-	return s.p.shown
-}
+func (s Secret) String() string { return s.shown }
 
 // GoString, Format, MarshalText and LogValue show the same as String, whatever the verb or encoder.
-func (s Secret) GoString() string { return s.String() }
+func (s Secret) GoString() string { return s.shown }
 
 // Format implements fmt.Formatter.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.String())) }
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(s.shown)) }
 
 // MarshalText implements encoding.TextMarshaler, for JSON and YAML.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.shown), nil }
 
 // LogValue implements slog.LogValuer.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.shown) }
 
 var (
 	// A parameter or keyword whose name speaks of a password, up to the next separator.

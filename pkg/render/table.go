@@ -131,7 +131,7 @@ func isNumber(t reflect.Type) bool {
 // trimLines drops the padding of last columns, which would wrap on a narrow terminal.
 func trimLines(text string) string {
 	var b strings.Builder
-	for line := range strings.SplitSeq(text, "\n") {
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return b.String()

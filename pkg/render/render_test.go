@@ -1,0 +1,327 @@
+package render
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/term"
+)
+
+type eventView struct {
+	Kind string    `json:"kind" table:"KIND"`
+	At   time.Time `json:"at" table:"AT"`
+}
+
+type base struct {
+	Lot string `json:"lot" table:"LOT,name"`
+}
+
+type state string
+
+type lotView struct {
+	base
+	Stock   int64             `json:"stock" table:"STOCK"`
+	Share   float64           `json:"share" table:"SHARE,wide"`
+	Open    bool              `json:"open" table:"OPEN"`
+	State   state             `json:"state" table:"STATE"`
+	Hold    time.Duration     `json:"hold_seconds" table:"HOLD"`
+	Opens   time.Time         `json:"opens" table:"OPENS"`
+	Limit   *int              `json:"limit" table:"LIMIT"`
+	Tags    []string          `json:"tags" table:"TAGS,wide"`
+	Notes   map[string]string `json:"notes"`
+	Extra   any               `json:"extra,omitempty"`
+	History []eventView       `json:"history" table:"HISTORY"`
+	Hidden  string            `json:"-"`
+}
+
+func view() lotView {
+	v := lotView{Stock: 40, Share: 0.25, Open: true, State: "open", Hold: 5 * time.Minute}
+	v.Lot = "truffle-99"
+	v.Opens = time.Date(2026, 12, 1, 10, 0, 0, 0, time.FixedZone("CET", 3600))
+	return v
+}
+
+func print(t *testing.T, o Options, views ...any) string {
+	t.Helper()
+	var b bytes.Buffer
+	p, err := New(&b, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range views {
+		if err := p.Print(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.String()
+}
+
+func TestJSON(t *testing.T) {
+	got := print(t, Options{Format: JSON}, view())
+	want := `{
+  "lot": "truffle-99",
+  "stock": 40,
+  "share": 0.25,
+  "open": true,
+  "state": "open",
+  "hold_seconds": 300,
+  "opens": "2026-12-01T09:00:00Z",
+  "limit": null,
+  "tags": [],
+  "notes": {},
+  "history": []
+}
+`
+	if got != want {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestEmptyLists(t *testing.T) {
+	for format, want := range map[Format]string{JSON: "[]\n", JSONL: "", YAML: "[]\n", Name: "", None: "", Table: "LOT\tSTOCK\tOPEN\tSTATE\tHOLD\tOPENS\tLIMIT\tHISTORY\n"} {
+		if got := print(t, Options{Format: format}, []lotView(nil)); got != want {
+			t.Errorf("%s: %q", format, got)
+		}
+	}
+	if got := print(t, Options{NoHeaders: true}, []lotView{}); got != "" {
+		t.Errorf("no headers: %q", got)
+	}
+}
+
+func TestJSONLIsALineForEachElementAndCall(t *testing.T) {
+	got := print(t, Options{Format: JSONL, Fields: []string{"lot"}}, []lotView{view(), view()}, view())
+	if want := strings.Repeat(`{"lot":"truffle-99"}`+"\n", 3); got != want {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestYAMLSaysTheSameAsJSON(t *testing.T) {
+	v := view()
+	v.Tags = []string{"yes", "1", "a: b", "x\ny", "<&>"}
+	v.Notes = map[string]string{"b": "2", "a": "null"}
+	v.Extra = map[string]any{"n": 1, "f": 1.5, "list": []int{1, 2}, "none": nil, "big": uint64(math.MaxUint64), "inf": math.Inf(1)}
+	v.History = []eventView{{Kind: "held", At: v.Opens}}
+	var fromJSON, fromYAML any
+	if err := json.Unmarshal([]byte(print(t, Options{Format: JSON}, v)), &fromJSON); err != nil {
+		t.Fatal(err)
+	}
+	text := print(t, Options{Format: YAML}, v)
+	if err := yaml.Unmarshal([]byte(text), &fromYAML); err != nil {
+		t.Fatal(err)
+	}
+	again, err := json.Marshal(fromYAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back any
+	if err := json.Unmarshal(again, &back); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := json.Marshal(fromJSON)
+	b, _ := json.Marshal(back)
+	if !bytes.Equal(a, b) {
+		t.Errorf("JSON %s\nYAML %s\n%s", a, b, text)
+	}
+	if !strings.HasPrefix(text, "lot: truffle-99\nstock: 40\n") {
+		t.Errorf("the order of fields is lost:\n%s", text)
+	}
+}
+
+func TestTableOffATerminal(t *testing.T) {
+	got := print(t, Options{}, []lotView{view()})
+	want := "LOT\tSTOCK\tOPEN\tSTATE\tHOLD\tOPENS\tLIMIT\tHISTORY\n" +
+		"truffle-99\t40\ttrue\topen\t5m\t2026-12-01T09:00:00Z\t\t\n"
+	if got != want {
+		t.Errorf("got %q", got)
+	}
+	wide := print(t, Options{Format: Wide, NoHeaders: true}, []*lotView{new(view())})
+	if want := "truffle-99\t40\t0.25\ttrue\topen\t5m\t2026-12-01T09:00:00Z\t\t\t\n"; wide != want {
+		t.Errorf("wide: %q", wide)
+	}
+}
+
+func TestTableOnATerminal(t *testing.T) {
+	rows := []struct {
+		Lot   string `json:"lot" table:"LOT"`
+		Stock int    `json:"stock" table:"STOCK"`
+	}{{"a", 5}, {"long-name", 12345}, {"", 0}}
+	got := print(t, Options{Stream: term.Stream{TTY: true, Width: 80}}, rows)
+	want := "LOT        STOCK\n" +
+		"a              5\n" +
+		"long-name  12345\n" +
+		"-              0\n"
+	if got != want {
+		t.Errorf("got\n%s", got)
+	}
+	if coloured := print(t, Options{Stream: term.Stream{TTY: true, Colour: true}}, rows); !strings.Contains(coloured, "\x1b[1m") {
+		t.Errorf("no colour in %q", coloured)
+	}
+}
+
+func TestARecordIsListedDownwards(t *testing.T) {
+	v := view()
+	v.History = []eventView{{"held", v.Opens}}
+	got := print(t, Options{}, &v)
+	for _, want := range []string{"LOT\ttruffle-99\n", "SHARE\t0.25\n", "\nHISTORY\nKIND\tAT\nheld\t2026-12-01T09:00:00Z\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+}
+
+func TestFields(t *testing.T) {
+	o := Options{Fields: []string{"notes", "lot"}}
+	if got := print(t, o, []lotView{view()}); got != "NOTES\tLOT\n\ttruffle-99\n" {
+		t.Errorf("table: %q", got)
+	}
+	o.Format = JSONL
+	if got := print(t, o, view()); got != `{"notes":{},"lot":"truffle-99"}`+"\n" {
+		t.Errorf("jsonl: %q", got)
+	}
+	p, err := New(new(bytes.Buffer), Options{Format: JSON, Fields: []string{"lots"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Print([]lotView{})
+	if !fault.Is(err, fault.Usage) || !strings.Contains(fault.HintOf(err), "lot, stock, share") {
+		t.Errorf("got %v, %s", err, fault.HintOf(err))
+	}
+}
+
+func TestNames(t *testing.T) {
+	if got := print(t, Options{Format: Name}, []lotView{view(), view()}); got != "truffle-99\ntruffle-99\n" {
+		t.Errorf("got %q", got)
+	}
+	p, _ := New(new(bytes.Buffer), Options{Format: Name})
+	if err := p.Print(eventView{}); !fault.Is(err, fault.Usage) {
+		t.Errorf("a view without a name: %v", err)
+	}
+}
+
+func TestJQ(t *testing.T) {
+	v := view()
+	v.Extra = map[string]any{"big": uint64(math.MaxUint64), "n": int64(1) << 53}
+	cases := map[string]string{
+		".[].lot":                       "truffle-99\n",
+		".[0].stock + 1":                "41\n",
+		".[] | {lot, open}":             `{"lot":"truffle-99","open":true}` + "\n",
+		".[].tags":                      "[]\n",
+		".[].extra.big, .[].extra.n":    "18446744073709551615\n9007199254740992\n",
+		".[] | select(.stock > 99)":     "",
+		"map(.hold_seconds) | add":      "300\n",
+		`.[] | "a\tb"`:                  "a\tb\n",
+		"1, halt, 2":                    "1\n",
+		"[.[].opens | fromdate] | .[0]": "1796115600\n",
+	}
+	for expression, want := range cases {
+		if got := print(t, Options{JQ: expression}, []lotView{v}); got != want {
+			t.Errorf("%s: %q", expression, got)
+		}
+	}
+	if _, err := New(nil, Options{JQ: ".["}); !fault.Is(err, fault.Usage) {
+		t.Errorf("a broken expression: %v", err)
+	}
+	p, _ := New(new(bytes.Buffer), Options{JQ: ".lot"})
+	if err := p.Print([]lotView{v}); !fault.Is(err, fault.Usage) {
+		t.Errorf("an expression that does not fit: %v", err)
+	}
+}
+
+func TestHostileText(t *testing.T) {
+	v := view()
+	v.Lot = "a\x1b[31mb\tc\nd\u202e\xff"
+	for _, tty := range []bool{true, false} {
+		got := print(t, Options{Stream: term.Stream{TTY: tty}, NoHeaders: true, Fields: []string{"lot"}}, []lotView{v})
+		if strings.ContainsAny(got, "\x1b\t\u202e") || strings.Count(got, "\n") != 1 {
+			t.Errorf("terminal %v: %q", tty, got)
+		}
+	}
+	var back struct{ Lot string }
+	if err := json.Unmarshal([]byte(print(t, Options{Format: JSON}, v)), &back); err != nil || back.Lot != "a\x1b[31mb\tc\nd\u202e\uFFFD" {
+		t.Errorf("%q, %v", back.Lot, err)
+	}
+}
+
+func TestClosedPipe(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	r.Close()
+	p, err := New(w, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.Print(view()); err != nil {
+			t.Errorf("a closed pipe is no error, but: %v", err)
+		}
+	}
+	if !p.Closed() {
+		t.Error("the printer did not notice")
+	}
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func TestAFailedWriteIsAnError(t *testing.T) {
+	p, _ := New(brokenWriter{}, Options{Format: JSON})
+	if err := p.Print(view()); !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), "disk full") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUnknownFormat(t *testing.T) {
+	_, err := New(nil, Options{Format: "xml"})
+	if !fault.Is(err, fault.Usage) || !strings.Contains(fault.HintOf(err), "table, wide, json") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProgrammersErrors(t *testing.T) {
+	type unnamed struct{ Lot string }
+	type wrongDuration struct {
+		Hold time.Duration `json:"hold"`
+	}
+	type channel struct {
+		C chan int `json:"c"`
+	}
+	for _, v := range []any{nil, 1, []string{"a"}, unnamed{}, wrongDuration{}, channel{}} {
+		p, _ := New(new(bytes.Buffer), Options{Format: JSON})
+		if err := p.Print(v); err == nil {
+			t.Errorf("%T was printed", v)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 5 * time.Minute: "5m", 24 * time.Hour: "24h", 90 * time.Second: "1m30s", time.Hour + time.Second: "1h0m1s",
+		1234567 * time.Microsecond: "1.235s", 1500 * time.Nanosecond: "1.5µs", 10 * time.Second: "10s", -time.Hour: "-1h",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%d: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestFieldNames(t *testing.T) {
+	if got := strings.Join(Fields(eventView{}), " "); got != "kind at" {
+		t.Errorf("got %q", got)
+	}
+	if Fields(1) != nil {
+		t.Error("a number has no fields")
+	}
+}
