@@ -1,0 +1,150 @@
+// Package ledger is the PostgreSQL side: it decides for good. It issues epochs, applies events exactly once
+// and in order, finalises sales, and answers what was recorded. It alone imports pgx and the migrations.
+//
+// Every method is safe for concurrent use, by many goroutines and many processes. Every method may return
+// fault.Unavailable when the server does not answer; repeating the call is then always right.
+package ledger
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Options say how to reach PostgreSQL.
+type Options struct {
+	URL         string        // postgres://user@host/database or key=value pairs; PGPASSFILE is honoured
+	Password    string        // overrides one in the URL; "" keeps it
+	Application string        // what pg_stat_activity shows
+	MaxConns    int           // 0: 8
+	Timeout     time.Duration // of one statement; a call takes at most twice as long; 0: 15 s
+}
+
+// DefaultTimeout bounds a statement where Options say nothing.
+const DefaultTimeout = 15 * time.Second
+
+// Ledger is a pool of connections to one migrated database.
+type Ledger struct {
+	pool         *pgxpool.Pool
+	timeout      time.Duration
+	target       string
+	installation Installation
+}
+
+// Installation tells one dropctl from another. Events of another one are refused.
+type Installation struct {
+	ID     string
+	Shards int // P
+}
+
+// Open connects and checks the schema: fault.NotMigrated if it is absent or older than this program.
+func Open(ctx context.Context, o Options) (*Ledger, error) {
+	cfg, err := o.poolConfig()
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, failure(targetOf(cfg.ConnConfig), err, "connecting")
+	}
+	l := &Ledger{pool: pool, timeout: o.timeout(), target: targetOf(cfg.ConnConfig)}
+	if err := l.checkSchema(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close ends all connections. It waits for calls under way.
+func (l *Ledger) Close() { l.pool.Close() }
+
+// Target names the server and database for people; it holds no secret.
+func (l *Ledger) Target() string { return l.target }
+
+// Installation returns whose ledger this is, as it was when it was opened.
+func (l *Ledger) Installation() Installation { return l.installation }
+
+// Server names the server and its timeline. It changes when a standby was promoted or another server took
+// over: what was acknowledged to the one before may be missing here.
+func (l *Ledger) Server(ctx context.Context) (string, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var id string
+	err := l.pool.QueryRow(ctx, `SELECT s.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system() s`).Scan(&id)
+	return id, l.fail(err, "asking which server it is")
+}
+
+func (l *Ledger) checkSchema(ctx context.Context) error {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	applied, err := appliedSteps(ctx, l.pool)
+	if err != nil {
+		return l.fail(err, "reading the schema version")
+	}
+	if missing := pendingSteps(applied); len(missing) > 0 {
+		return fault.New(fault.NotMigrated, "the database %s lacks migration %s", l.target, missing[0].Name)
+	}
+	l.installation, err = readInstallation(ctx, l.pool)
+	if err == pgx.ErrNoRows {
+		return fault.New(fault.NotMigrated, "the database %s has no installation id", l.target)
+	}
+	return l.fail(err, "reading the installation")
+}
+
+// within bounds a whole call, so that a server that went silent cannot hold it for ever.
+func (l *Ledger) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 2*l.timeout)
+}
+
+func (o Options) timeout() time.Duration {
+	if o.Timeout <= 0 {
+		return DefaultTimeout
+	}
+	return o.Timeout
+}
+
+// poolConfig reads the URL. The error never repeats it: it may hold a password.
+func (o Options) poolConfig() (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, fault.New(fault.InvalidConfig, "the database URL cannot be read").WithField("database-url").
+			WithHint("use postgres://USER@HOST:PORT/DATABASE, or key=value pairs")
+	}
+	if o.Password != "" {
+		cfg.ConnConfig.Password = o.Password
+	}
+	cfg.MaxConns = 8
+	if o.MaxConns > 0 {
+		cfg.MaxConns = int32(min(o.MaxConns, 1000))
+	}
+	cfg.ConnConfig.ConnectTimeout = min(o.timeout(), 10*time.Second)
+	limit := millisText(o.timeout())
+	set := cfg.ConnConfig.RuntimeParams
+	if o.Application != "" {
+		set["application_name"] = o.Application
+	}
+	set["statement_timeout"] = limit
+	set["lock_timeout"] = millisText(o.timeout() / 3)
+	set["idle_in_transaction_session_timeout"] = limit
+	set["timezone"] = "UTC"
+	// Our tables grow from nothing to millions of rows within one connection's life: a plan kept from the
+	// beginning would be wrong later.
+	set["plan_cache_mode"] = "force_custom_plan"
+	return cfg, nil
+}
+
+func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+func targetOf(cfg *pgx.ConnConfig) string {
+	if strings.HasPrefix(cfg.Host, "/") {
+		return cfg.Host + "/" + cfg.Database
+	}
+	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))) + "/" + cfg.Database
+}
