@@ -5,6 +5,7 @@ package testkit
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,7 +129,7 @@ func Main(m *testing.M) int {
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
-			fmt.Println("goroutines left behind:", err)
+			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 			return 1
 		}
 	}

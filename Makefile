@@ -1,0 +1,83 @@
+# GNU make 3.81 is enough. `make` alone lists the targets.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+GOLANGCI_LINT_VERSION := v2.15.0
+GORELEASER_VERSION := v2.15.1
+FUZZTIME := 10s
+
+# Tools are built once per version, outside the repository.
+tools = $(shell dirname "$$(go env GOCACHE)")/dropctl-tools
+golangci_lint = $(tools)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
+goreleaser = $(tools)/goreleaser-$(GORELEASER_VERSION)/goreleaser
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: deps
+deps: ## install what is missing: Redis >= 7.0, PostgreSQL >= 15, a C compiler
+	@sh .ci/deps
+
+.PHONY: demo
+demo: deps ## rehearse a whole drop on private servers: 10,000 users, then the verdict
+	@go run ./cmd/dropctl demo
+
+.PHONY: test
+test: deps ## run all tests with the race detector (about 10 minutes on two cores)
+	go test -race -timeout 20m ./...
+
+.PHONY: test-fast
+test-fast: deps ## run the tests in under a minute: fewer rounds, no race detector
+	go test -short -timeout 5m ./...
+
+.PHONY: fuzz
+fuzz: ## run every fuzzer for FUZZTIME (10s)
+	@set -e; grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd pkg | \
+	while IFS=: read -r file fuzzer; do \
+		fuzzer=$${fuzzer#func }; echo "$$fuzzer ($${file%/*})"; \
+		go test -run '^$$' -fuzz "^$$fuzzer\$$" -fuzztime $(FUZZTIME) "./$${file%/*}"; \
+	done
+
+.PHONY: bench
+bench: deps ## measure the speed bars; exit 6 when one is missed (needs a quiet machine)
+	@go run ./cmd/dropctl bench
+
+.PHONY: lint
+lint: $(golangci_lint) ## check format, vet for three systems, linters, go.mod
+	@unformatted=$$(gofmt -l cmd pkg lua migrations completions); \
+	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:" $$unformatted >&2; exit 1; fi
+	go vet ./...
+	GOOS=darwin go vet ./...
+	GOOS=windows go vet ./...
+	$(golangci_lint) run ./...
+	go mod tidy -diff
+
+.PHONY: build
+build: ## build a static ./bin/dropctl
+	CGO_ENABLED=0 go build -trimpath -o bin/dropctl ./cmd/dropctl
+
+.PHONY: completions
+completions: ## write the shell completions anew
+	go run ./cmd/dropctl completion bash > completions/dropctl.bash
+	go run ./cmd/dropctl completion zsh > completions/_dropctl
+	go run ./cmd/dropctl completion fish > completions/dropctl.fish
+
+# The release tool wants a remote; a clone without one gets it for this command only.
+.PHONY: release-check
+release-check: $(goreleaser) ## check the release file and build all archives into ./dist
+	@if ! git remote get-url origin >/dev/null 2>&1; then \
+		export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.url \
+			GIT_CONFIG_VALUE_0=https://github.com/dropctl/dropctl; \
+	fi; \
+	$(goreleaser) check && $(goreleaser) release --snapshot --clean --skip=publish
+
+.PHONY: clean
+clean: ## remove what the other targets built
+	rm -rf bin dist
+
+$(golangci_lint):
+	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+$(goreleaser):
+	GOBIN=$(@D) go install github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
