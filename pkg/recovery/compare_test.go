@@ -32,8 +32,7 @@ func TestAShardIsReopenedOnlyIfEveryLotIsEqual(t *testing.T) {
 		"a unit appeared":               {func(_ *LedgerLot, r *drop.LotState) { r.Available++ }, fault.FreezeDiffers},
 		"another capacity":              {func(_ *LedgerLot, r *drop.LotState) { r.Stock++; r.Capacity++; r.Available++ }, fault.FreezeDiffers},
 		"another status":                {func(_ *LedgerLot, r *drop.LotState) { r.Status = drop.Paused }, fault.FreezeDiffers},
-		"stopped, though equal":         {func(l *LedgerLot, _ *drop.LotState) { l.Stopped = string(fault.StopFork) }, fault.StopFork},
-		"stopped for a reason unknown":  {func(l *LedgerLot, _ *drop.LotState) { l.Stopped = "whatever" }, fault.VerdictStopped},
+		"stopped, though equal":         {func(l *LedgerLot, _ *drop.LotState) { l.Stopped = fault.StopFork }, fault.StopFork},
 		"its load was never recorded":   {func(l *LedgerLot, r *drop.LotState) { l.Seen, l.Watermark, r.Seq = false, drop.Watermark{}, 1 }, fault.FreezeAhead},
 	}
 	for name, tt := range tests {
@@ -83,7 +82,7 @@ func TestTheGravestReasonNamesTheShard(t *testing.T) {
 	expect(fault.FreezeAhead, "e-unknown")
 	b.ledger[ahead.Lot], b.redis[ahead.Lot] = ahead, aheadR
 	expect(fault.FreezeAhead, "d-ahead", "e-unknown")
-	lost.Stopped = string(fault.StopUnfoldable)
+	lost.Stopped = fault.StopUnfoldable
 	b.ledger[lost.Lot] = lost
 	expect(fault.StopUnfoldable, "b-lost")
 }

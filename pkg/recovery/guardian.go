@@ -38,10 +38,10 @@ type LedgerLot struct {
 	drop.Definition // Stock is the present capacity
 	Held            int64
 	Sold            int64
-	drop.Watermark         // of the newest event folded
-	OpenEpoch       int64  // the epoch issued last; ahead of Watermark.Epoch until its load is folded
-	Stopped         string // why nothing more is folded; "" if it is
-	Seen            bool   // the ledger has had at least one event of it
+	drop.Watermark             // of the newest event folded
+	OpenEpoch       int64      // the epoch issued last; ahead of Watermark.Epoch until its load is folded
+	Stopped         fault.Code // why nothing more is folded; "" if it is
+	Seen            bool       // the ledger has had at least one event of it
 }
 
 // Action is what the guardian did about a shard, or waits for.
@@ -308,7 +308,7 @@ func (b bothSides) compareLot(id drop.LotID) (reason fault.Code, stopped bool) {
 	at.Epoch = max(at.Epoch, l.OpenEpoch)
 	switch {
 	case l.Stopped != "":
-		return stopReason(l.Stopped), true
+		return l.Stopped, true
 	case !present:
 		return fault.FreezeEmptied, false
 	case !known || after(r.Watermark, at):
@@ -319,13 +319,6 @@ func (b bothSides) compareLot(id drop.LotID) (reason fault.Code, stopped bool) {
 		return fault.FreezeDiffers, false
 	}
 	return "", false
-}
-
-func stopReason(stopped string) fault.Code {
-	if code := fault.Code(stopped); fault.Known(code) {
-		return code
-	}
-	return fault.VerdictStopped
 }
 
 // after reports whether a lies behind b in a lot's history.

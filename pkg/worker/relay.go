@@ -7,6 +7,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
 // Outbox is what the relay needs of Redis. Entries that were read stay with the consumer until they are
@@ -45,8 +46,8 @@ type Journal interface {
 type Applied struct {
 	Inserted   int // new to the ledger
 	Duplicates int
-	Dead       int                   // new dead letters
-	Stopped    map[drop.LotID]string // lots that it stopped, and why
+	Dead       int                       // new dead letters
+	Stopped    map[drop.LotID]fault.Code // lots that it stopped, and why
 }
 
 // Gap is a lot whose next event is missing while later ones wait.
@@ -238,7 +239,7 @@ func (w *Worker) applied(did Applied) {
 		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl outbox list")
 	}
 	for lot, reason := range did.Stopped {
-		w.log.Error("the ledger folds no more events of this lot", "lot", lot, "reason", reason, "next", fault.Lookup(fault.Code(reason)).Hint)
+		w.log.Error("the ledger folds no more events of this lot", "lot", lot, "reason", reason, "next", recovery.Finding{Reason: reason, Lots: []drop.LotID{lot}}.Next())
 	}
 	select {
 	case w.confirmed <- struct{}{}:

@@ -1,0 +1,332 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/recovery"
+	"github.com/dropctl/dropctl/pkg/render"
+)
+
+// statusFacts is what status could find out; what a silent store would have said is missing.
+type statusFacts struct {
+	now      time.Time
+	redis    storeView
+	database storeView
+	maxLag   time.Duration
+
+	// From Redis.
+	shards []drop.ShardState
+	outbox []drop.OutboxState
+	states map[drop.LotID]drop.LotState
+
+	// From PostgreSQL.
+	lots   []recovery.LedgerLot
+	counts ledgerCounts
+	alive  []workerView
+	run    *runView
+}
+
+// ledgerCounts are the ledger's lists that should be short.
+type ledgerCounts struct {
+	DeadLetters int64
+	RefundsDue  int64
+	Waiting     int64 // events behind a gap or of a stopped lot
+	Unbooked    int64 // confirmed reservations not finalised yet
+}
+
+// statusView is one look at everything.
+type statusView struct {
+	Verdict  string       `json:"verdict" table:"VERDICT"` // the level of the worst line
+	Checked  time.Time    `json:"checked" table:"CHECKED"`
+	Lines    []statusLine `json:"lines" table:"WORST FIRST"`
+	Stores   []storeView  `json:"stores"`
+	Lots     lotCounts    `json:"lots"`
+	Outbox   outboxView   `json:"outbox"`
+	Dead     *int64       `json:"dead_letters"` // null: PostgreSQL was silent; the same below
+	Refunds  *int64       `json:"refunds_due"`
+	Waiting  *int64       `json:"events_waiting"`
+	Unbooked *int64       `json:"sales_pending"`
+	Workers  []workerView `json:"workers"`
+	LastRun  *runView     `json:"last_reconcile"`
+}
+
+// statusLine is one thing to know, and the command that comes next.
+type statusLine struct {
+	Level string     `json:"level" table:"LEVEL"` // bad, warn or ok
+	Code  fault.Code `json:"code"`                // for explain; "" where there is nothing to explain
+	What  string     `json:"what" table:"WHAT,name"`
+	Next  string     `json:"next" table:"NEXT"`
+}
+
+type storeView struct {
+	Store     string `json:"store"`
+	Target    string `json:"target"`
+	Reachable bool   `json:"reachable"`
+	Error     string `json:"error"`
+
+	err error
+}
+
+// lotCounts count lots. One lot is counted once, where it is worst.
+type lotCounts struct {
+	Selling   int `json:"selling"`
+	Paused    int `json:"paused"`
+	Closed    int `json:"closed"`
+	Frozen    int `json:"frozen"`
+	Stopped   int `json:"stopped"`
+	NotLoaded int `json:"not_loaded"`
+	Unknown   int `json:"unknown"` // Redis was silent
+}
+
+type outboxView struct {
+	Entries int64          `json:"entries"`
+	Bytes   int64          `json:"bytes"`
+	Pending int64          `json:"pending_entries"` // the ledger has not got them
+	Oldest  *time.Duration `json:"oldest_seconds"`  // null: nothing is pending
+}
+
+type workerView struct {
+	Worker  string    `json:"worker"`
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Parts   []string  `json:"parts"`
+	Started time.Time `json:"started"`
+	Seen    time.Time `json:"seen"`
+}
+
+type runView struct {
+	Started time.Time `json:"started"`
+	Verdict string    `json:"verdict"`
+}
+
+// The levels of a line, the worst first.
+const (
+	levelBad  = "bad"
+	levelWarn = "warn"
+	levelOK   = "ok"
+)
+
+var levels = []string{levelBad, levelWarn, levelOK}
+
+// view turns facts into lines, worst first; within a level they come in the order of the questions below.
+func (f statusFacts) view() statusView {
+	v := statusView{Verdict: levelOK, Checked: f.now, Stores: []storeView{f.redis, f.database}, Workers: f.alive, LastRun: f.run, Outbox: f.outboxTotals()}
+	say := func(level string, code fault.Code, next, format string, args ...any) {
+		v.Lines = append(v.Lines, statusLine{level, code, fmt.Sprintf(format, args...), next})
+	}
+	f.sayStores(say)
+	v.Lots = f.sayLots(say)
+	if f.redis.Reachable {
+		f.sayOutbox(say, v.Outbox)
+	}
+	if f.database.Reachable {
+		v.Dead, v.Refunds, v.Waiting, v.Unbooked = &f.counts.DeadLetters, &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unbooked
+		f.sayLedger(say)
+		f.sayWorkers(say, v.Outbox.Pending)
+		f.sayRun(say)
+	}
+	slices.SortStableFunc(v.Lines, func(a, b statusLine) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) })
+	if len(v.Lines) > 0 {
+		v.Verdict = v.Lines[0].Level
+	}
+	return v
+}
+
+// sayFunc adds a line.
+type sayFunc func(level string, code fault.Code, next, format string, args ...any)
+
+func (f statusFacts) sayStores(say sayFunc) {
+	for _, s := range []storeView{f.redis, f.database} {
+		if s.Reachable {
+			continue
+		}
+		next := fault.HintOf(s.err)
+		if fault.Is(s.err, fault.Unavailable) { // its usual hint is this command
+			next = "check the server and its address: dropctl config view --origin"
+		}
+		say(levelBad, fault.CodeOf(s.err), next, "%s: %s", s.Store, s.Error)
+	}
+}
+
+// sayLots puts each lot where it is worst and names the lots of each bad place.
+func (f statusFacts) sayLots(say sayFunc) lotCounts {
+	bad := map[fault.Code][]drop.LotID{}
+	var neverLoaded []drop.LotID
+	var n lotCounts
+	for _, l := range f.allLots() {
+		state, loaded := f.states[l.Lot]
+		switch {
+		case l.Stopped != "":
+			n.Stopped++
+			bad[l.Stopped] = append(bad[l.Stopped], l.Lot)
+		case !f.redis.Reachable:
+			n.Unknown++
+		case !loaded && l.Seen:
+			n.NotLoaded++
+			bad[fault.FreezeEmptied] = append(bad[fault.FreezeEmptied], l.Lot)
+		case !loaded:
+			n.NotLoaded++
+			neverLoaded = append(neverLoaded, l.Lot)
+		case !state.Sells():
+			n.Frozen++
+			bad[state.FreezeReason()] = append(bad[state.FreezeReason()], l.Lot)
+		case state.Status == drop.Paused:
+			n.Paused++
+		case state.Status == drop.Closed:
+			n.Closed++
+		default:
+			n.Selling++
+		}
+	}
+	for _, code := range sortedKeys(bad) {
+		say(levelBad, code, nextFor(code, bad[code]), "%s: %s", strings.ToLower(fault.Lookup(code).Title), someLots(bad[code]))
+	}
+	if len(neverLoaded) > 0 {
+		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", someLots(neverLoaded))
+	}
+	if n.Paused > 0 {
+		say(levelOK, fault.LotPaused, "dropctl lot list", "%s paused", lotsAre(n.Paused))
+	}
+	if n.Selling > 0 {
+		say(levelOK, "", "dropctl lot list", "%s open", lotsAre(n.Selling))
+	}
+	if f.redis.Reachable && f.database.Reachable && len(f.lots)+len(f.states) == 0 {
+		say(levelOK, "", "dropctl seed LOT --stock N", "no lots yet")
+	}
+	return n
+}
+
+// allLots returns the lots of the ledger and, as far as the ledger was silent or does not know them, of Redis.
+func (f statusFacts) allLots() []recovery.LedgerLot {
+	all := slices.Clone(f.lots)
+	known := map[drop.LotID]bool{}
+	for _, l := range f.lots {
+		known[l.Lot] = true
+	}
+	for id := range f.states {
+		if !known[id] {
+			all = append(all, recovery.LedgerLot{Definition: drop.Definition{Lot: id}, Seen: true})
+		}
+	}
+	slices.SortFunc(all, func(a, b recovery.LedgerLot) int { return strings.Compare(string(a.Lot), string(b.Lot)) })
+	return all
+}
+
+func (f statusFacts) outboxTotals() outboxView {
+	var v outboxView
+	for _, o := range f.outbox {
+		v.Entries, v.Bytes, v.Pending = v.Entries+o.Length, v.Bytes+o.Bytes, v.Pending+o.Pending
+		if age := f.now.Sub(o.Oldest); !o.Oldest.IsZero() && (v.Oldest == nil || age > *v.Oldest) {
+			age = max(age, 0)
+			v.Oldest = &age
+		}
+	}
+	return v
+}
+
+func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
+	switch {
+	case v.Oldest != nil && *v.Oldest > f.maxLag:
+		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %d outbox entries, the oldest is %s old", v.Pending, render.Duration(v.Oldest.Round(time.Second)))
+	case v.Pending > 0:
+		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %d outbox entries", v.Pending)
+	}
+}
+
+func (f statusFacts) sayLedger(say sayFunc) {
+	if n := f.counts.RefundsDue; n > 0 {
+		say(levelBad, "", "dropctl ledger show --refunds-due", "%d payments are due for refund: their buyers got no unit", n)
+	}
+	if n := f.counts.DeadLetters; n > 0 {
+		say(levelBad, "", "dropctl outbox list", "%d events were parked as dead letters", n)
+	}
+	if n := f.counts.Waiting; n > 0 {
+		say(levelWarn, "", "dropctl reconcile", "%d events wait for an earlier one, or for a stopped lot", n)
+	}
+	if n := f.counts.Unbooked; n > 0 {
+		say(levelOK, "", "dropctl status --watch", "%d confirmed reservations are being finalised", n)
+	}
+}
+
+func (f statusFacts) sayWorkers(say sayFunc, pending int64) {
+	switch {
+	case len(f.alive) == 0 && pending+f.counts.Unbooked > 0:
+		say(levelBad, "", "dropctl worker", "no worker is alive, and there is work for one")
+	case len(f.alive) == 0:
+		say(levelWarn, "", "dropctl worker", "no worker is alive")
+	default:
+		say(levelOK, "", "dropctl status -o json", "%d worker%s alive", len(f.alive), plural(len(f.alive)))
+	}
+}
+
+func (f statusFacts) sayRun(say sayFunc) {
+	if f.run == nil {
+		say(levelOK, "", "dropctl reconcile", "never reconciled")
+		return
+	}
+	level, verdict := levelOK, f.run.Verdict
+	switch fault.Code(verdict) {
+	case fault.VerdictOK:
+	case "":
+		verdict = "unfinished"
+	default:
+		level = levelBad
+	}
+	say(level, fault.Code(f.run.Verdict), "dropctl reconcile", "last reconcile %s ago: %s", render.Duration(f.now.Sub(f.run.Started).Round(time.Second)), verdict)
+}
+
+// err is nil if everything is fine or merely worth a look; otherwise it decides the exit status.
+func (v statusView) err() error {
+	for _, s := range v.Stores {
+		if !s.Reachable {
+			return s.err
+		}
+	}
+	if v.Verdict != levelBad {
+		return nil
+	}
+	worst := v.Lines[0]
+	return fault.New(fault.Finding, "%s", worst.What).WithHint("%s", worst.Next)
+}
+
+// nextFor is the table's hint with the lots filled in.
+func nextFor(code fault.Code, lots []drop.LotID) string {
+	return recovery.Finding{Reason: code, Lots: lots}.Next()
+}
+
+// someLots names the first lots and counts the rest.
+func someLots(lots []drop.LotID) string {
+	const most = 5
+	if len(lots) <= most {
+		return drop.JoinLots(lots)
+	}
+	return fmt.Sprintf("%s and %d more", drop.JoinLots(lots[:most]), len(lots)-most)
+}
+
+func lotsAre(n int) string {
+	if n == 1 {
+		return "1 lot is"
+	}
+	return fmt.Sprintf("%d lots are", n)
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
+}
+
+func sortedKeys(m map[fault.Code][]drop.LotID) []fault.Code {
+	var keys []fault.Code
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/recovery"
+)
+
+// healthyFacts is a shop in which everything is as it should be: one open lot, one worker, a clean run.
+func healthyFacts() statusFacts {
+	now := time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
+	def := drop.Definition{Lot: "truffle-99", Stock: 10}.WithDefaults()
+	return statusFacts{
+		now: now, maxLag: time.Minute,
+		redis:    storeView{Store: "Redis", Reachable: true},
+		database: storeView{Store: "PostgreSQL", Reachable: true},
+		states:   map[drop.LotID]drop.LotState{def.Lot: {Definition: def, Totals: drop.Totals{Capacity: 10, Available: 10}, Run: "r", OpenRun: "r"}},
+		outbox:   []drop.OutboxState{{Shard: 0, Length: 3}, {Shard: 1}},
+		lots:     []recovery.LedgerLot{{Definition: def, Seen: true}},
+		alive:    []workerView{{Worker: "w"}},
+		run:      &runView{Started: now.Add(-time.Minute), Verdict: string(fault.VerdictOK)},
+	}
+}
+
+func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
+	frozen := func(f *statusFacts, reason fault.Code) {
+		st := f.states["truffle-99"]
+		st.Frozen = string(reason)
+		f.states["truffle-99"] = st
+	}
+	tests := map[string]struct {
+		change func(f *statusFacts)
+		level  string
+		what   string // part of the first line
+		next   string // part of its command
+		code   fault.Code
+	}{
+		"healthy": {func(*statusFacts) {}, levelOK, "1 lot is open", "dropctl lot list", ""},
+		"redis down": {func(f *statusFacts) {
+			err := fault.New(fault.Unavailable, "connection refused")
+			f.redis = storeView{Store: "Redis", Error: err.Error(), err: err}
+			f.states, f.outbox = nil, nil
+		}, levelBad, "Redis: connection refused", "dropctl config view", fault.Unavailable},
+		"ledger down": {func(f *statusFacts) {
+			err := fault.New(fault.NotMigrated, "no schema")
+			f.database = storeView{Store: "PostgreSQL", Error: err.Error(), err: err}
+			f.lots, f.alive, f.run = nil, nil, nil
+		}, levelBad, "PostgreSQL: no schema", "dropctl migrate up", fault.NotMigrated},
+		"frozen":         {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"door closed":    {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
+		"stopped":        {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"lost by redis":  {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
+		"never loaded":   {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
+		"dead letters":   {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "2 events", "dropctl outbox list", fault.Finding},
+		"refunds due":    {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelBad, "1 payment", "dropctl ledger", fault.Finding},
+		"no worker":      {func(f *statusFacts) { f.alive = nil }, levelWarn, "no worker", "dropctl worker", ""},
+		"work undone":    {func(f *statusFacts) { f.alive, f.outbox[0].Pending = nil, 5 }, levelBad, "no worker", "dropctl worker", fault.Finding},
+		"behind":         {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-2 * time.Minute)} }, levelBad, "5 outbox entries", "dropctl worker", fault.Finding},
+		"slightly late":  {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-time.Second)} }, levelOK, "1 lot is open", "dropctl", ""},
+		"drift last run": {func(f *statusFacts) { f.run.Verdict = string(fault.Finding) }, levelBad, "last reconcile", "dropctl reconcile", fault.Finding},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := healthyFacts()
+			tt.change(&f)
+			v := f.view()
+			first := v.Lines[0]
+			if first.Level != tt.level || v.Verdict != tt.level || !strings.Contains(first.What, tt.what) || !strings.Contains(first.Next, tt.next) {
+				t.Errorf("verdict %s, first line %+v", v.Verdict, first)
+			}
+			if got := fault.CodeOf(v.err()); got != tt.code {
+				t.Errorf("ends with %q, want %q", got, tt.code)
+			}
+			if !slices.IsSortedFunc(v.Lines, func(a, b statusLine) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) }) {
+				t.Errorf("not worst first: %+v", v.Lines)
+			}
+			for _, line := range v.Lines {
+				if line.Next == "" {
+					t.Errorf("%q says nothing of what to do next", line.What)
+				}
+			}
+		})
+	}
+}
+
+func TestStatusCountsEachLotOnceWhereItIsWorst(t *testing.T) {
+	f := healthyFacts()
+	f.lots[0].Stopped = fault.StopFork
+	st := f.states["truffle-99"]
+	st.Frozen, st.Status = string(fault.FreezeAhead), drop.Paused
+	f.states["truffle-99"] = st
+	if n := f.view().Lots; n != (lotCounts{Stopped: 1}) {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestStatusShowsLotsOfRedisAloneWhenTheLedgerIsSilent(t *testing.T) {
+	f := healthyFacts()
+	f.database, f.lots = storeView{Store: "PostgreSQL", Error: "gone", err: fault.New(fault.Unavailable, "gone")}, nil
+	v := f.view()
+	if v.Lots != (lotCounts{Selling: 1}) || v.Dead != nil {
+		t.Errorf("lots %+v, dead letters %v", v.Lots, v.Dead)
+	}
+}
