@@ -1,0 +1,325 @@
+package stock
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Group commit: requests that arrive while the shard's lanes are busy are sent together, in one script call for all of
+// them. There is no timer: an idle lane sends at once, and a loaded one sends what has gathered meanwhile.
+const (
+	lanesPerShard = 2   // script calls of one shard in flight
+	maxBatch      = 512 // requests of one kind in a call
+)
+
+// kind tells the requests a batch is made of.
+type kind int8
+
+const (
+	reserveKind kind = iota
+	settleKind
+	callKind // one script call of its own: load, change, …
+)
+
+// request is one caller's wish on its way through the shard.
+type request struct {
+	kind    kind
+	lot     drop.LotID
+	rival   string      // two requests with the same rival must not share a batch: the user (reserve), the attempt (settle)
+	columns [8]string   // reserve: 7 columns, settle: 8 values; see the scripts
+	call    *invocation // callKind
+	state   atomic.Int32
+	done    chan result // capacity 1
+}
+
+const (
+	waiting int32 = iota
+	taken
+	gone // its caller went away before it was taken
+)
+
+// result is a request's part of the answer.
+type result struct {
+	reply reply
+	line  string // its own line; "" for callKind
+	err   error
+}
+
+// shard gathers the requests of its lots and runs the lanes.
+type shard struct {
+	stock  *Stock
+	number int
+	keys   shardKeys
+
+	mu    sync.Mutex
+	queue []*request
+	busy  int
+	idle  []*lane
+}
+
+// do hands a request to the shard and waits for its result. When ctx ends first, a request that was not sent yet is
+// taken back (unavailable); one that was sent has an unknown outcome.
+func (s *Stock) do(ctx context.Context, sh *shard, r *request) (result, error) {
+	if err := ctx.Err(); err != nil {
+		return result{}, err
+	}
+	select {
+	case <-s.closed:
+		return result{}, closedFault()
+	default:
+	}
+	r.done = make(chan result, 1)
+	sh.submit(r)
+	select {
+	case res := <-r.done:
+		return res, res.err
+	case <-ctx.Done():
+	}
+	if r.state.CompareAndSwap(waiting, gone) {
+		return result{}, fault.Wrap(fault.Unavailable, ctx.Err(), "Redis at %s is too slow; the request was not sent", s.target).WithHint("try again")
+	}
+	select {
+	case res := <-r.done:
+		return res, res.err
+	default:
+	}
+	return result{}, fault.Wrap(fault.OutcomeUnknown, ctx.Err(), "no answer came from Redis at %s in time", s.target)
+}
+
+func (sh *shard) submit(r *request) {
+	sh.mu.Lock()
+	sh.queue = append(sh.queue, r)
+	if sh.busy >= lanesPerShard {
+		sh.mu.Unlock()
+		return
+	}
+	sh.busy++
+	var l *lane
+	if n := len(sh.idle); n > 0 {
+		l, sh.idle = sh.idle[n-1], sh.idle[:n-1]
+	} else {
+		l = &lane{shard: sh}
+	}
+	sh.mu.Unlock()
+	sh.stock.lanes.Add(1)
+	go sh.drive(l)
+}
+
+// drive sends batches on a lane until nothing waits.
+func (sh *shard) drive(l *lane) {
+	defer sh.stock.lanes.Done()
+	var b batch
+	for {
+		sh.mu.Lock()
+		b.take(sh)
+		if b.empty() {
+			sh.busy--
+			sh.idle = append(sh.idle, l)
+			sh.mu.Unlock()
+			return
+		}
+		sh.mu.Unlock()
+		b.send(l)
+		// Let the callers just answered put their next requests into the batch that follows.
+		runtime.Gosched()
+	}
+}
+
+// batch is what one pipeline carries: a reserve call, a settle call and single calls.
+type batch struct {
+	reserve, settle group
+	calls           []*request
+	rivals          map[rivalry]struct{}
+}
+
+type rivalry struct {
+	kind kind
+	lot  drop.LotID
+	name string
+}
+
+// group is the requests of one kind, by lot in order of arrival.
+type group struct {
+	lots  []drop.LotID
+	byLot map[drop.LotID][]*request
+	n     int
+}
+
+func (g *group) add(r *request) {
+	if g.byLot == nil {
+		g.byLot = make(map[drop.LotID][]*request)
+	}
+	if _, seen := g.byLot[r.lot]; !seen {
+		g.lots = append(g.lots, r.lot)
+	}
+	g.byLot[r.lot] = append(g.byLot[r.lot], r)
+	g.n++
+}
+
+func (g *group) reset() {
+	g.lots = g.lots[:0]
+	clear(g.byLot)
+	g.n = 0
+}
+
+func (b *batch) empty() bool { return b.reserve.n == 0 && b.settle.n == 0 && len(b.calls) == 0 }
+
+// take moves requests from the queue into the batch. What does not fit, or has a rival in it, stays in order.
+func (b *batch) take(sh *shard) {
+	b.reserve.reset()
+	b.settle.reset()
+	b.calls = b.calls[:0]
+	if b.rivals == nil {
+		b.rivals = make(map[rivalry]struct{})
+	}
+	clear(b.rivals)
+	rest := sh.queue[:0]
+	for _, r := range sh.queue {
+		switch {
+		case r.state.Load() == gone:
+		case !b.admit(r):
+			rest = append(rest, r)
+		case !r.state.CompareAndSwap(waiting, taken):
+		case r.kind == reserveKind:
+			b.reserve.add(r)
+		case r.kind == settleKind:
+			b.settle.add(r)
+		default:
+			b.calls = append(b.calls, r)
+		}
+	}
+	clear(sh.queue[len(rest):])
+	sh.queue = rest
+}
+
+// admit reports whether the batch has room for the request and no rival of it, and notes it.
+func (b *batch) admit(r *request) bool {
+	switch r.kind {
+	case reserveKind:
+		if b.reserve.n >= maxBatch {
+			return false
+		}
+	case settleKind:
+		if b.settle.n >= maxBatch {
+			return false
+		}
+	default:
+		return len(b.calls) < maxBatch
+	}
+	k := rivalry{r.kind, r.lot, r.rival}
+	if _, there := b.rivals[k]; there {
+		return false
+	}
+	b.rivals[k] = struct{}{}
+	return true
+}
+
+// send runs the batch on the lane and answers every request in it.
+func (b *batch) send(l *lane) {
+	sh := l.shard
+	// The lane's own limits end a call: dialling and the socket both have timeouts.
+	ctx := context.Background()
+	var calls []*invocation
+	if b.reserve.n > 0 {
+		calls = append(calls, b.reserve.invocation(sh, reserveKind))
+	}
+	if b.settle.n > 0 {
+		calls = append(calls, b.settle.invocation(sh, settleKind))
+	}
+	for _, r := range b.calls {
+		calls = append(calls, r.call)
+	}
+	answers := l.run(ctx, calls)
+	i := 0
+	for _, g := range []*group{&b.reserve, &b.settle} {
+		if g.n > 0 {
+			g.deliver(sh, answers[i])
+			i++
+		}
+	}
+	for j, r := range b.calls {
+		r.done <- result{reply: answers[i+j].reply, err: answers[i+j].err}
+	}
+}
+
+// takeBack is how many due attempts a reserve or settle call looks at for one lot before it answers `again`.
+const takeBack = 1024
+
+// invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
+func (g *group) invocation(sh *shard, k kind) *invocation {
+	inv := &invocation{keys: sh.keys.gated(g.lots...), args: make([]string, 0, 4+2*len(g.lots)+8*g.n)}
+	if k == reserveKind {
+		inv.script = scripts["reserve"]
+		inv.args = append(inv.args, strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10))
+	} else {
+		inv.script = scripts["settle"]
+	}
+	inv.args = append(inv.args, strconv.Itoa(takeBack), strconv.Itoa(len(g.lots)))
+	for _, lot := range g.lots {
+		rs := g.byLot[lot]
+		inv.args = append(inv.args, string(lot), strconv.Itoa(len(rs)))
+		if k == reserveKind {
+			for c := range 7 {
+				for _, r := range rs {
+					inv.args = append(inv.args, r.columns[c])
+				}
+			}
+			continue
+		}
+		for _, r := range rs {
+			inv.args = append(inv.args, r.columns[:]...)
+		}
+	}
+	return inv
+}
+
+// deliver gives each request of the group its line. A request told `again` goes back into the queue: due holds are
+// left that it may yet get.
+func (g *group) deliver(sh *shard, a answer) {
+	for i, lot := range g.lots {
+		rs := g.byLot[lot]
+		head, lines := a.reply.text(2*i), a.reply.text(2*i+1)
+		err := a.err
+		if err == nil {
+			err = a.reply.fault("lot " + string(lot))
+		}
+		if err == nil && head == "!" {
+			code, detail, _ := strings.Cut(lines, "\t")
+			err = reply{status: code, detail: detail}.fault("lot " + string(lot))
+		}
+		for _, r := range rs {
+			if err != nil {
+				r.done <- result{err: err}
+				continue
+			}
+			var line string
+			line, lines, _ = strings.Cut(lines, "\n")
+			if line == "again" {
+				r.state.Store(waiting)
+				sh.requeue(r)
+				continue
+			}
+			r.done <- result{reply: a.reply, line: line}
+		}
+	}
+}
+
+// requeue puts a request back; the driving lane takes it with its next batch.
+func (sh *shard) requeue(r *request) {
+	sh.mu.Lock()
+	sh.queue = append(sh.queue, r)
+	sh.mu.Unlock()
+}
+
+// script runs one script call of its own on the shard's lanes.
+func (s *Stock) script(ctx context.Context, sh *shard, name string, keys, args []string) (reply, error) {
+	res, err := s.do(ctx, sh, &request{kind: callKind, call: &invocation{script: scripts[name], keys: keys, args: args}})
+	return res.reply, err
+}

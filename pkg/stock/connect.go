@@ -1,0 +1,156 @@
+package stock
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// server is where a shard lives: one server, a Sentinel-watched one, or the node of a Cluster that owns the slot.
+type server interface {
+	node(ctx context.Context, key string) (*redis.Client, error)
+	eachNode(ctx context.Context, fn func(*redis.Client) error) error
+	moved(ctx context.Context) // the slots may have moved: look again
+	Close() error
+}
+
+type single struct{ *redis.Client }
+
+func (s single) node(context.Context, string) (*redis.Client, error) { return s.Client, nil }
+func (s single) eachNode(_ context.Context, fn func(*redis.Client) error) error {
+	return fn(s.Client)
+}
+func (s single) moved(context.Context) {}
+
+type clustered struct{ *redis.ClusterClient }
+
+func (c clustered) node(ctx context.Context, key string) (*redis.Client, error) {
+	return c.MasterForKey(ctx, key)
+}
+
+func (c clustered) eachNode(ctx context.Context, fn func(*redis.Client) error) error {
+	return c.ForEachMaster(ctx, func(_ context.Context, n *redis.Client) error { return fn(n) })
+}
+func (c clustered) moved(ctx context.Context) { c.ReloadState(ctx) }
+
+// connect returns the client for a URL and what to call it. Nothing is dialled yet.
+//
+//	redis://[user[:password]@]host[:port][/db]    rediss:// with TLS    unix:///path?db=0
+//	redis-sentinel://[user[:password]@]host[:port][,host…]/master[?db=0]
+//	redis-cluster://[user[:password]@]host[:port][,host…]
+func connect(o Options) (server, string, error) {
+	bad := func(err error) error {
+		return fault.New(fault.InvalidConfig, "redis-url cannot be read: %s", urlError(err)).WithField("redis-url").
+			WithHint("use redis://host:6379, rediss://, unix:///path, redis-sentinel://host1,host2/master or redis-cluster://host1,host2")
+	}
+	scheme, rest, ok := strings.Cut(o.URL, "://")
+	if !ok {
+		return nil, "", bad(fmt.Errorf("it has no scheme"))
+	}
+	switch scheme {
+	case "redis", "rediss", "unix":
+		opt, err := redis.ParseURL(o.URL)
+		if err != nil {
+			return nil, "", bad(err)
+		}
+		o.tune(opt)
+		return single{redis.NewClient(opt)}, opt.Addr, nil
+	case "redis-sentinel":
+		u, hosts, err := splitHosts("redis", rest)
+		if err != nil {
+			return nil, "", bad(err)
+		}
+		master := strings.Trim(u.Path, "/")
+		if master == "" {
+			return nil, "", bad(fmt.Errorf("the master's name is missing behind the hosts"))
+		}
+		u.Path = ""
+		opt, err := redis.ParseURL(u.String())
+		if err != nil {
+			return nil, "", bad(err)
+		}
+		o.tune(opt)
+		f := &redis.FailoverOptions{MasterName: master, SentinelAddrs: hosts, Username: opt.Username, Password: opt.Password, DB: opt.DB, TLSConfig: opt.TLSConfig,
+			ClientName: opt.ClientName, MaxRetries: -1, DialTimeout: opt.DialTimeout, ReadTimeout: opt.ReadTimeout, WriteTimeout: opt.WriteTimeout,
+			ContextTimeoutEnabled: true, PoolSize: opt.PoolSize, DisableIdentity: true}
+		return single{redis.NewFailoverClient(f)}, master + "@" + strings.Join(hosts, ","), nil
+	case "redis-cluster":
+		u, hosts, err := splitHosts("redis", rest)
+		if err != nil {
+			return nil, "", bad(err)
+		}
+		opt, err := redis.ParseURL(u.String())
+		if err != nil {
+			return nil, "", bad(err)
+		}
+		o.tune(opt)
+		c := &redis.ClusterOptions{Addrs: hosts, Username: opt.Username, Password: opt.Password, TLSConfig: opt.TLSConfig, ClientName: opt.ClientName,
+			MaxRedirects: 1, MaxRetries: -1, DialTimeout: opt.DialTimeout, ReadTimeout: opt.ReadTimeout, WriteTimeout: opt.WriteTimeout,
+			ContextTimeoutEnabled: true, PoolSize: opt.PoolSize, DisableIdentity: true, MaintNotificationsConfig: opt.MaintNotificationsConfig}
+		return clustered{redis.NewClusterClient(c)}, strings.Join(hosts, ","), nil
+	}
+	return nil, "", bad(fmt.Errorf("the scheme %q is unknown", scheme))
+}
+
+// tune sets what the engine relies on: no retries behind its back (a repeated script would act twice), deadlines that
+// hold, no extra commands at connection set-up, and a pool large enough for every lane and outbox reader.
+func (o Options) tune(opt *redis.Options) {
+	opt.MaxRetries = -1
+	opt.ContextTimeoutEnabled = true
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = o.DialTimeout, o.Timeout, o.Timeout
+	opt.DialerRetries = 1
+	opt.PoolSize = 4*o.Shards + 16
+	opt.PoolTimeout = o.DialTimeout + o.Timeout
+	opt.DisableIdentity = true
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	opt.ClientName = o.Name
+	if o.Password != "" {
+		opt.Password = o.Password
+	}
+	if opt.ReadTimeout == 0 {
+		opt.ReadTimeout = 2 * time.Second
+	}
+}
+
+// splitHosts reads host1,host2/path?query: the first host stays in the URL, all of them are returned with ports.
+func splitHosts(scheme, rest string) (*url.URL, []string, error) {
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	authority, tail := rest[:end], rest[end:]
+	userinfo := ""
+	if at := strings.LastIndex(authority, "@"); at >= 0 {
+		userinfo, authority = authority[:at+1], authority[at+1:]
+	}
+	hosts := strings.Split(authority, ",")
+	port := "6379"
+	if strings.Trim(tail, "/") != "" && !strings.HasPrefix(tail, "?") {
+		port = "26379"
+	}
+	for i, h := range hosts {
+		if h == "" {
+			return nil, nil, fmt.Errorf("a host is empty")
+		}
+		if !strings.Contains(h, ":") {
+			hosts[i] = h + ":" + port
+		}
+	}
+	u, err := url.Parse(scheme + "://" + userinfo + hosts[0] + tail)
+	return u, hosts, err
+}
+
+// urlError returns the cause without the URL, which may hold a password.
+func urlError(err error) string {
+	if ue, ok := err.(*url.Error); ok {
+		return ue.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,168 @@
+package stock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// lane is one connection to a shard's server together with the run id that server had when the connection opened.
+// Every script call passes that run id; the script compares it with the one the shard was opened on. So a restarted,
+// promoted or replaced server answers lot_frozen until the guardian has looked, however the connection came about.
+// A lane is used by one goroutine at a time.
+type lane struct {
+	shard *shard
+	conn  *redis.Conn
+	door  [3]string // run id, owner, retention
+	used  time.Time
+}
+
+// idleCheck is how long a connection may rest before it is tried with a PING: a dead one found there costs nobody
+// an unknown outcome.
+const idleCheck = time.Second
+
+func (l *lane) ready(ctx context.Context) error {
+	if l.conn != nil && time.Since(l.used) > idleCheck && l.conn.Ping(ctx).Err() != nil {
+		l.close()
+	}
+	if l.conn != nil {
+		return nil
+	}
+	err := l.open(ctx)
+	if err != nil {
+		l.close()
+	}
+	return err
+}
+
+// open claims a connection and reads from it the run id and, if the installation is not known, whose data is there.
+// A pooled connection may have died with a server that is gone, so it tries twice.
+func (l *lane) open(ctx context.Context) error {
+	s := l.shard.stock
+	var err error
+	for range 2 {
+		l.close()
+		var node *redis.Client
+		if node, err = s.server.node(ctx, l.shard.keys.meta); err != nil {
+			s.server.moved(ctx)
+			continue
+		}
+		l.conn = node.Conn()
+		pipe := l.conn.Pipeline()
+		info, owner := pipe.Info(ctx, "server"), pipe.HGet(ctx, l.shard.keys.meta, "owner")
+		if _, err = pipe.Exec(ctx); err != nil && err != redis.Nil {
+			if isMoved(err) {
+				s.server.moved(ctx)
+			}
+			continue
+		}
+		l.door = [3]string{runID(info.Val()), s.owner(), s.retentionMS()}
+		if l.door[1] == "" {
+			l.door[1] = owner.Val()
+		}
+		l.used = time.Now()
+		return nil
+	}
+	return err
+}
+
+func runID(info string) string {
+	for line := range strings.Lines(info) {
+		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); ok {
+			return id
+		}
+	}
+	return ""
+}
+
+func (l *lane) close() {
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+}
+
+// answer is what came back for one invocation.
+type answer struct {
+	reply reply
+	err   error
+}
+
+// run sends the invocations as one pipeline and returns an answer for each. A script the server does not know was not
+// run: it alone is sent again, with its source.
+func (l *lane) run(ctx context.Context, calls []*invocation) []answer {
+	target := l.shard.stock.target
+	answers := make([]answer, len(calls))
+	if err := l.ready(ctx); err != nil {
+		for i := range answers {
+			answers[i].err = wireFault(target, err, false)
+		}
+		return answers
+	}
+	cmds := l.send(ctx, calls, nil)
+	var missing []int
+	for i, cmd := range cmds {
+		if isNoScript(cmd.Err()) {
+			missing = append(missing, i)
+		}
+	}
+	if len(missing) > 0 {
+		again := make([]*invocation, len(missing))
+		for i, m := range missing {
+			again[i] = calls[m]
+		}
+		for i, cmd := range l.send(ctx, again, again) {
+			cmds[missing[i]] = cmd
+		}
+	}
+	broken := false
+	for i, cmd := range cmds {
+		r, err := parseReply(cmd)
+		if err != nil && !serverSaid(err) || isMoved(err) {
+			broken = true
+		}
+		if isMoved(err) {
+			l.shard.stock.server.moved(ctx)
+		}
+		answers[i] = answer{r, wireFault(target, err, true)}
+	}
+	if broken {
+		l.close()
+	}
+	l.used = time.Now()
+	return answers
+}
+
+func (l *lane) send(ctx context.Context, calls, withSource []*invocation) []*redis.Cmd {
+	cmds := make([]*redis.Cmd, len(calls))
+	for i, c := range calls {
+		cmds[i] = c.command(ctx, withSource != nil, l.door)
+	}
+	if len(cmds) == 1 {
+		_ = l.conn.Process(ctx, cmds[0])
+		return cmds
+	}
+	pipe := l.conn.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	_, _ = pipe.Exec(ctx)
+	return cmds
+}
+
+func unixMilli(s string) time.Time {
+	ms, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+func closedFault() error {
+	return fault.New(fault.Unavailable, "the engine is shutting down").WithHint("retry with the same key once it is back")
+}

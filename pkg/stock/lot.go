@@ -1,0 +1,491 @@
+package stock
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// dueLook is how many due attempts a snapshot counts for a lot.
+const dueLook = 2000
+
+// Lot returns one atomic look at a lot; LotNotLoaded if Redis has no such lot.
+func (s *Stock) Lot(ctx context.Context, lot drop.LotID) (drop.LotState, error) {
+	states, err := s.LotStates(ctx, []drop.LotID{lot})
+	if err != nil {
+		return drop.LotState{}, err
+	}
+	state, ok := states[lot]
+	if !ok {
+		return state, reply{status: string(fault.LotNotLoaded)}.fault("lot " + string(lot))
+	}
+	return state, nil
+}
+
+// LotStates returns a look at each lot that Redis has; the others are absent. Each look is atomic, all of them are not.
+func (s *Stock) LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error) {
+	const page = 100
+	out := make(map[drop.LotID]drop.LotState, len(lots))
+	var mu sync.Mutex
+	err := s.eachShard(lots, func(sh *shard, lots []drop.LotID) error {
+		for chunk := range slices.Chunk(lots, page) {
+			r, err := s.script(ctx, sh, "snapshot", sh.keys.gated(chunk...), []string{strconv.Itoa(dueLook)})
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			err = readSnapshot(r, chunk, out)
+			mu.Unlock()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// eachShard runs fn for the lots of each shard, shards side by side, and returns the first error.
+func (s *Stock) eachShard(lots []drop.LotID, fn func(sh *shard, lots []drop.LotID) error) error {
+	byShard := make(map[*shard][]drop.LotID)
+	for _, l := range lots {
+		sh := s.shardOf(l)
+		byShard[sh] = append(byShard[sh], l)
+	}
+	errs := make(chan error, len(byShard))
+	for sh, lots := range byShard {
+		go func() { errs <- fn(sh, lots) }()
+	}
+	var first error
+	for range byShard {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func readSnapshot(r reply, lots []drop.LotID, out map[drop.LotID]drop.LotState) error {
+	at := 6
+	for _, lot := range lots {
+		n, err := strconv.Atoi(r.text(at))
+		if err != nil {
+			return fault.New(fault.Failed, "a snapshot cannot be read")
+		}
+		f := make(map[string]string, n/2)
+		for i := at + 1; i < at+n; i += 2 {
+			f[r.text(i)] = r.text(i + 1)
+		}
+		due := r.text(at + n + 1)
+		at += n + 2
+		if n == 0 {
+			continue
+		}
+		state, err := lotState(lot, f)
+		if err != nil {
+			return err
+		}
+		state.Due, _ = strconv.ParseInt(due, 10, 64)
+		state.Now, state.OpenRun, state.Run = unixMilli(r.now), r.text(1), r.text(3)
+		if shardFrozen := r.text(2); shardFrozen != "" {
+			state.Frozen = shardFrozen
+		}
+		out[lot] = state
+	}
+	return nil
+}
+
+// Lots lists what Redis has, sorted. It scans the key space, which holds few keys a lot.
+func (s *Stock) Lots(ctx context.Context) ([]drop.LotID, error) {
+	seen := make(map[drop.LotID]bool)
+	var mu sync.Mutex
+	err := s.server.eachNode(ctx, func(n *redis.Client) error {
+		it := n.Scan(ctx, 0, "drop:{*}:lot:*", 1000).Iterator()
+		for it.Next(ctx) {
+			if lot := lotOfKey(it.Val()); lot != "" && s.shardOf(lot).keys.lot(lot) == it.Val() {
+				mu.Lock()
+				seen[lot] = true
+				mu.Unlock()
+			}
+		}
+		return it.Err()
+	})
+	if err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	lots := make([]drop.LotID, 0, len(seen))
+	for l := range seen {
+		lots = append(lots, l)
+	}
+	slices.Sort(lots)
+	return lots, nil
+}
+
+// Plan is what Redis had of a lot when a load was planned; the load does nothing if it has changed since.
+type Plan struct {
+	Present   bool
+	OpenRun   string // run id its shard was open on
+	Watermark drop.Watermark
+}
+
+// PlanOf returns the plan that a look at the lot stands for.
+func PlanOf(state drop.LotState) Plan { return Plan{true, state.OpenRun, state.Watermark} }
+
+// LoadRequest puts a lot into Redis under an epoch that the ledger issued.
+type LoadRequest struct {
+	Definition drop.Definition
+	Epoch      int64
+	Closing    drop.Watermark // where the ledger closed the epoch before; the loaded event gets seq Closing.Seq+1
+	Held, Sold int64          // units of the records that will be written beside it
+	Planned    Plan
+	Mark       time.Time // least time mark
+	Actor      string
+	Reason     string
+}
+
+// Load puts the lot into Redis, or does nothing and answers Conflict if Redis is not as planned.
+func (s *Stock) Load(ctx context.Context, q LoadRequest) error {
+	d := q.Definition.WithDefaults()
+	if err := d.Check(); err != nil {
+		return err
+	}
+	sh := s.shardOf(d.Lot)
+	planned := "absent"
+	if q.Planned.Present {
+		planned = q.Planned.OpenRun + "\t" + itoa(q.Planned.Watermark.Epoch) + "\t" + itoa(q.Planned.Watermark.Seq)
+	}
+	args := []string{string(d.Lot), planned, itoa(q.Epoch), itoa(q.Closing.Epoch), itoa(q.Closing.Seq), itoa(d.Stock), itoa(q.Held), itoa(q.Sold),
+		string(d.Status), itoa(d.Limit), msOf(d.Hold), msOf(d.MaxHold), timeMS(d.Opens), timeMS(d.Closes), string(d.Late), d.Name, q.Actor, q.Reason, itoa(max(0, q.Mark.UnixMilli()))}
+	r, err := s.script(ctx, sh, "load", sh.keys.gated(d.Lot), args)
+	if err != nil {
+		return err
+	}
+	if fault.Code(r.status) == fault.Conflict {
+		return fault.New(fault.Conflict, "lot %s in Redis is not what the load was planned on", d.Lot).WithHint("plan it again by running the command once more")
+	}
+	return r.fault("lot " + string(d.Lot))
+}
+
+// AdjustRequest changes a lot's capacity, by or to a number of units; exactly one of By and To is set. Expect is the
+// capacity the caller believes in: with it a repeated call acts once.
+type AdjustRequest struct {
+	Lot    drop.LotID
+	By, To *int64
+	Expect int64
+	DryRun bool
+	Actor  string
+	Reason string
+}
+
+// Adjust changes the capacity. It returns the lot as it then is (with DryRun: as it would be) and whether it was so before.
+func (s *Stock) Adjust(ctx context.Context, q AdjustRequest) (drop.LotState, bool, error) {
+	mode, number := "to", q.To
+	if q.By != nil {
+		mode, number = "by", q.By
+	}
+	if number == nil || (q.By != nil && q.To != nil) {
+		return drop.LotState{}, false, fault.New(fault.Usage, "an adjustment needs either by or to").WithHint("use --by ±N --expect M or --to N --expect M")
+	}
+	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, []string{mode, itoa(*number), itoa(q.Expect)})
+}
+
+// ChangeRequest sets the fields of a lot's definition that are not nil.
+type ChangeRequest struct {
+	Lot           drop.LotID
+	Status        *drop.Status
+	Limit         *int64
+	Hold, MaxHold *time.Duration
+	Opens, Closes *time.Time // a zero time removes the bound
+	Late          *drop.Late
+	Name          *string
+	DryRun        bool
+	Actor         string
+	Reason        string
+}
+
+func (q ChangeRequest) fields() []string {
+	var f []string
+	if q.Status != nil {
+		f = append(f, "status", string(*q.Status))
+	}
+	if q.Limit != nil {
+		f = append(f, "limit", itoa(*q.Limit))
+	}
+	if q.Hold != nil {
+		f = append(f, "hold", msOf(*q.Hold))
+	}
+	if q.MaxHold != nil {
+		f = append(f, "max_hold", msOf(*q.MaxHold))
+	}
+	if q.Opens != nil {
+		f = append(f, "opens", timeMS(*q.Opens))
+	}
+	if q.Closes != nil {
+		f = append(f, "closes", timeMS(*q.Closes))
+	}
+	if q.Late != nil {
+		f = append(f, "late", string(*q.Late))
+	}
+	if q.Name != nil {
+		f = append(f, "name", *q.Name)
+	}
+	return f
+}
+
+// Apply returns the definition with the request's fields set.
+func (q ChangeRequest) Apply(d drop.Definition) drop.Definition {
+	set(&d.Status, q.Status)
+	set(&d.Limit, q.Limit)
+	set(&d.Hold, q.Hold)
+	set(&d.MaxHold, q.MaxHold)
+	set(&d.Opens, q.Opens)
+	set(&d.Closes, q.Closes)
+	set(&d.Late, q.Late)
+	set(&d.Name, q.Name)
+	return d
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// Change sets fields of the definition. It returns the lot as it then is and whether it was so before.
+func (s *Stock) Change(ctx context.Context, q ChangeRequest) (drop.LotState, bool, error) {
+	now, err := s.Lot(ctx, q.Lot)
+	if err != nil {
+		return now, false, err
+	}
+	if err := q.Apply(now.Definition).Check(); err != nil {
+		return now, false, err
+	}
+	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, q.fields())
+}
+
+func (s *Stock) change(ctx context.Context, lot drop.LotID, actor, reason string, dryRun bool, what []string) (drop.LotState, bool, error) {
+	if _, err := drop.ParseLotID(string(lot)); err != nil {
+		return drop.LotState{}, false, err
+	}
+	for field, text := range map[string]string{"actor": actor, "reason": reason} {
+		if err := drop.CheckText(field, text, false); err != nil {
+			return drop.LotState{}, false, err
+		}
+	}
+	sh := s.shardOf(lot)
+	trial := "0"
+	if dryRun {
+		trial = "1"
+	}
+	args := append([]string{string(lot), actor, reason, strconv.Itoa(takeBack), trial}, what...)
+	for {
+		r, err := s.script(ctx, sh, "change", sh.keys.gated(lot), args)
+		if err != nil {
+			return drop.LotState{}, false, err
+		}
+		switch {
+		case r.status == "again":
+			continue
+		case fault.Code(r.status) == fault.Conflict:
+			return drop.LotState{}, false, conflictOfAdjust(lot, r)
+		}
+		if err := r.fault("lot " + string(lot)); err != nil {
+			return drop.LotState{}, false, err
+		}
+		f := make(map[string]string)
+		for i := 1; i+1 < len(r.rest); i += 2 {
+			f[r.text(i)] = r.text(i + 1)
+		}
+		state, err := lotState(lot, f)
+		state.Now = unixMilli(r.now)
+		return state, r.text(0) == "same", err
+	}
+}
+
+func conflictOfAdjust(lot drop.LotID, r reply) error {
+	n := r.now // the third value: a capacity or a number of units
+	if r.detail == "expect" {
+		return fault.New(fault.Conflict, "lot %s has a capacity of %s, not the one expected", lot, n).WithField("expect").
+			WithHint("look again and repeat with --expect %s", n)
+	}
+	return fault.New(fault.Conflict, "lot %s has %s units held or sold: its capacity cannot be lower", lot, n).WithField("stock").
+		WithHint("release holds or refund first, or choose at least %s", n)
+}
+
+// Reservation returns a reservation as Redis knows it; NotFound if it does not (any more).
+func (s *Stock) Reservation(ctx context.Context, id drop.ReservationID) (drop.Reservation, error) {
+	found, err := s.RecordsOf(ctx, id.Lot, []string{id.Attempt})
+	if err != nil {
+		return drop.Reservation{}, err
+	}
+	r, ok := found[id.Attempt]
+	if !ok || (r.ID.N != id.N && r.From != id.N) {
+		return drop.Reservation{}, fault.New(fault.NotFound, "reservation %s is not in Redis", id).WithHint("ended ones are kept for the key retention; the ledger has all: dropctl reservation show %s", id)
+	}
+	return r, nil
+}
+
+// RecordsOf returns the records of attempts; those Redis does not have are absent.
+func (s *Stock) RecordsOf(ctx context.Context, lot drop.LotID, attempts []string) (map[string]drop.Reservation, error) {
+	out := make(map[string]drop.Reservation, len(attempts))
+	if len(attempts) == 0 {
+		return out, nil
+	}
+	sh := s.shardOf(lot)
+	node, err := s.server.node(ctx, sh.keys.meta)
+	if err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	values, err := node.HMGet(ctx, sh.keys.res(lot), attempts...).Result()
+	if err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	for i, v := range values {
+		if record, ok := v.(string); ok {
+			r, err := parseRecord(lot, attempts[i], record)
+			if err != nil {
+				return nil, err
+			}
+			out[attempts[i]] = r
+		}
+	}
+	return out, nil
+}
+
+const scanPage = 1000
+
+// Records hands every record of a lot to fn, in pages. A record may come twice, and one that changes meanwhile may come
+// in either state: HSCAN promises no more.
+func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
+	return s.hashPages(ctx, lot, shardKeys.res, func(kv []string) error {
+		page := make([]drop.Reservation, 0, len(kv)/2)
+		for i := 0; i+1 < len(kv); i += 2 {
+			r, err := parseRecord(lot, kv[i], kv[i+1])
+			if err != nil {
+				return err
+			}
+			page = append(page, r)
+		}
+		return fn(page)
+	})
+}
+
+// UserCount is what Redis counts for a user of a lot. Live is the attempt of the live hold, or "".
+type UserCount struct {
+	User         string
+	Held, Bought int64
+	Live         string
+}
+
+// Users hands every user record of a lot to fn, in pages.
+func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]UserCount) error) error {
+	return s.hashPages(ctx, lot, shardKeys.user, func(kv []string) error {
+		page := make([]UserCount, 0, len(kv)/2)
+		for i := 0; i+1 < len(kv); i += 2 {
+			page = append(page, parseUser(kv[i], kv[i+1]))
+		}
+		return fn(page)
+	})
+}
+
+// UsersOf returns the counters of some users; those without a record are absent.
+func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]UserCount, error) {
+	out := make(map[string]UserCount, len(users))
+	if len(users) == 0 {
+		return out, nil
+	}
+	sh := s.shardOf(lot)
+	node, err := s.server.node(ctx, sh.keys.meta)
+	if err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	values, err := node.HMGet(ctx, sh.keys.user(lot), users...).Result()
+	if err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	for i, v := range values {
+		if text, ok := v.(string); ok {
+			out[users[i]] = parseUser(users[i], text)
+		}
+	}
+	return out, nil
+}
+
+func (s *Stock) hashPages(ctx context.Context, lot drop.LotID, key func(shardKeys, drop.LotID) string, fn func([]string) error) error {
+	sh := s.shardOf(lot)
+	node, err := s.server.node(ctx, sh.keys.meta)
+	if err != nil {
+		return wireFault(s.target, err, false)
+	}
+	for cursor := uint64(0); ; {
+		var kv []string
+		kv, cursor, err = node.HScan(ctx, key(sh.keys, lot), cursor, "", scanPage).Result()
+		if err != nil {
+			return wireFault(s.target, err, false)
+		}
+		if len(kv) > 0 {
+			if err := fn(kv); err != nil {
+				return err
+			}
+		}
+		if cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// DueEntry says when attempts are looked at again. The records' own deadlines are what counts.
+type DueEntry struct {
+	At       time.Time
+	Attempts []string
+}
+
+// DueEntries hands every due entry of a lot to fn, earliest first, in pages.
+func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]DueEntry) error) error {
+	sh := s.shardOf(lot)
+	node, err := s.server.node(ctx, sh.keys.meta)
+	if err != nil {
+		return wireFault(s.target, err, false)
+	}
+	for from := int64(0); ; from += scanPage {
+		zs, err := node.ZRangeWithScores(ctx, sh.keys.due(lot), from, from+scanPage-1).Result()
+		if err != nil {
+			return wireFault(s.target, err, false)
+		}
+		page := make([]DueEntry, 0, len(zs))
+		for _, z := range zs {
+			member, _ := z.Member.(string)
+			e := DueEntry{At: time.UnixMilli(int64(z.Score)).UTC()}
+			for i := 0; i+drop.AttemptLen <= len(member); i += drop.AttemptLen {
+				e.Attempts = append(e.Attempts, member[i:i+drop.AttemptLen])
+			}
+			page = append(page, e)
+		}
+		if len(page) > 0 {
+			if err := fn(page); err != nil {
+				return err
+			}
+		}
+		if len(zs) < scanPage {
+			return nil
+		}
+	}
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+func msOf(d time.Duration) string { return itoa(d.Milliseconds()) }
+
+func timeMS(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return itoa(t.UnixMilli())
+}

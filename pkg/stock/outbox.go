@@ -1,0 +1,290 @@
+package stock
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+// group is the consumer group of the outbox readers.
+const consumerGroup = "ledger"
+
+// OutboxEntry is an entry with its stream id. The id orders the entries of one server's life; it identifies nothing.
+type OutboxEntry struct {
+	ID string
+	drop.Entry
+}
+
+func (s *Stock) nodeOf(ctx context.Context, shard int) (*redis.Client, shardKeys, error) {
+	k := s.shards[shard].keys
+	n, err := s.server.node(ctx, k.meta)
+	return n, k, wireFault(s.target, err, false)
+}
+
+// ReadNew returns entries no consumer has been given yet, waiting up to block for the first (block < 0: not at all).
+func (s *Stock) ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]OutboxEntry, error) {
+	return s.readGroup(ctx, shard, consumer, ">", count, block)
+}
+
+// ReadPending returns entries given to this consumer and not acknowledged, behind a stream id ("0": from the first).
+func (s *Stock) ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]OutboxEntry, error) {
+	return s.readGroup(ctx, shard, consumer, after, count, -1)
+}
+
+func (s *Stock) readGroup(ctx context.Context, shard int, consumer, from string, count int, block time.Duration) ([]OutboxEntry, error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	args := &redis.XReadGroupArgs{Group: consumerGroup, Consumer: consumer, Streams: []string{k.outbox, from}, Count: int64(count), Block: block}
+	streams, err := node.XReadGroup(ctx, args).Result()
+	if err != nil && strings.HasPrefix(err.Error(), "NOGROUP") {
+		if err = s.createGroup(ctx, node, k); err == nil {
+			streams, err = node.XReadGroup(ctx, args).Result()
+		}
+	}
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, wireFault(s.target, err, false)
+	}
+	if len(streams) == 0 {
+		return nil, nil
+	}
+	return s.entries(ctx, node, k, streams[0].Messages)
+}
+
+// createGroup makes the consumer group from the stream's very beginning, so that no event is passed over.
+func (s *Stock) createGroup(ctx context.Context, node *redis.Client, k shardKeys) error {
+	err := node.XGroupCreateMkStream(ctx, k.outbox, consumerGroup, "0").Err()
+	if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP") {
+		return nil
+	}
+	return err
+}
+
+// entries reads stream messages. One that was deleted while pending has nothing to give: it is acknowledged.
+func (s *Stock) entries(ctx context.Context, node *redis.Client, k shardKeys, messages []redis.XMessage) ([]OutboxEntry, error) {
+	out := make([]OutboxEntry, 0, len(messages))
+	var empty []string
+	for _, m := range messages {
+		if m.Values == nil {
+			empty = append(empty, m.ID)
+			continue
+		}
+		out = append(out, entryOf(m))
+	}
+	if len(empty) > 0 {
+		if err := node.XAck(ctx, k.outbox, consumerGroup, empty...).Err(); err != nil {
+			return nil, wireFault(s.target, err, false)
+		}
+	}
+	return out, nil
+}
+
+func entryOf(m redis.XMessage) OutboxEntry {
+	text := func(field string) string { v, _ := m.Values[field].(string); return v }
+	e := OutboxEntry{ID: m.ID}
+	e.Installation, e.Body, e.Time = text(drop.FieldInstallation), text(drop.FieldBody), unixMilli(text(drop.FieldTime))
+	if v := text(drop.FieldVersion); v != drop.SchemaVersion {
+		// Not one of ours to read: its body becomes a line no event has, so that it is parked whole and not lost.
+		e.Body = "?\tversion " + v + "\t" + strings.ReplaceAll(e.Body, "\n", " ")
+	}
+	return e
+}
+
+// Claim takes over entries that another consumer was given at least minIdle ago and has not acknowledged.
+func (s *Stock) Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]OutboxEntry, error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	messages, _, err := node.XAutoClaim(ctx, &redis.XAutoClaimArgs{Stream: k.outbox, Group: consumerGroup, Consumer: consumer, MinIdle: minIdle, Start: "0", Count: int64(count)}).Result()
+	if err != nil && strings.HasPrefix(err.Error(), "NOGROUP") {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	return s.entries(ctx, node, k, messages)
+}
+
+// Ack acknowledges entries. Only what the ledger has may be acknowledged.
+func (s *Stock) Ack(ctx context.Context, shard int, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return err
+	}
+	return wireFault(s.target, node.XAck(ctx, k.outbox, consumerGroup, ids...).Err(), false)
+}
+
+// OutboxState is a look at a shard's outbox.
+type OutboxState struct {
+	Shard   int
+	Length  int64     // entries kept, acknowledged ones included
+	Pending int64     // entries not acknowledged, whether given to a consumer or not
+	Bytes   int64     // of the events kept
+	Oldest  time.Time // when the oldest entry not acknowledged was written; zero if there is none
+}
+
+// OutboxState looks at the outbox of a shard.
+func (s *Stock) OutboxState(ctx context.Context, shard int) (OutboxState, error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return OutboxState{}, err
+	}
+	p, err := s.position(ctx, node, k)
+	if err != nil {
+		return OutboxState{}, err
+	}
+	out := OutboxState{Shard: shard, Length: p.length, Pending: p.pending + p.undelivered}
+	meta, err := node.HMGet(ctx, k.meta, "bytes", "trimmed").Result()
+	if err != nil {
+		return out, wireFault(s.target, err, false)
+	}
+	number := func(v any) int64 { t, _ := v.(string); n, _ := strconv.ParseInt(t, 10, 64); return n }
+	out.Bytes = number(meta[0]) - number(meta[1])
+	if out.Pending > 0 {
+		out.Oldest = streamTime(p.oldest)
+	}
+	return out, nil
+}
+
+// position is how far the consumer group has come.
+type position struct {
+	length, pending, undelivered int64
+	oldest                       string // stream id of the oldest entry not acknowledged; "" if there is none
+}
+
+func (s *Stock) position(ctx context.Context, node *redis.Client, k shardKeys) (position, error) {
+	var p position
+	pipe := node.Pipeline()
+	length, first := pipe.XLen(ctx, k.outbox), pipe.XRangeN(ctx, k.outbox, "-", "+", 1)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return p, wireFault(s.target, err, false)
+	}
+	p.length = length.Val()
+	if p.length == 0 {
+		return p, nil
+	}
+	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
+	if err != nil {
+		return p, wireFault(s.target, err, false)
+	}
+	for _, g := range groups {
+		if g.Name != consumerGroup {
+			continue
+		}
+		p.pending = g.Pending
+		next, err := node.XRangeN(ctx, k.outbox, "("+g.LastDeliveredID, "+", 1).Result()
+		if err != nil {
+			return p, wireFault(s.target, err, false)
+		}
+		if len(next) > 0 {
+			p.oldest = next[0].ID
+			p.undelivered = max(g.Lag, 1)
+		}
+		if g.Pending > 0 {
+			summary, err := node.XPending(ctx, k.outbox, consumerGroup).Result()
+			if err != nil {
+				return p, wireFault(s.target, err, false)
+			}
+			if summary.Lower != "" {
+				p.oldest = summary.Lower
+			}
+		}
+		return p, nil
+	}
+	p.undelivered, p.oldest = p.length, first.Val()[0].ID
+	return p, nil
+}
+
+func streamTime(id string) time.Time {
+	ms, _, _ := strings.Cut(id, "-")
+	return unixMilli(ms)
+}
+
+// Trim removes entries that are acknowledged and older than keep. The script runs behind the door, so ids read from one
+// server are never used to trim another.
+func (s *Stock) Trim(ctx context.Context, shard int, keep time.Duration) (int64, error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return 0, err
+	}
+	p, err := s.position(ctx, node, k)
+	if err != nil || p.length == 0 {
+		return 0, err
+	}
+	clock, err := node.Time(ctx).Result()
+	if err != nil {
+		return 0, wireFault(s.target, err, false)
+	}
+	least := strconv.FormatInt(clock.Add(-keep).UnixMilli(), 10) + "-0"
+	if p.oldest != "" && streamTime(p.oldest).Before(streamTime(least)) {
+		least = p.oldest
+	}
+	sh := s.shards[shard]
+	r, err := s.script(ctx, sh, "trim", sh.keys.gated(), []string{least})
+	if err != nil {
+		return 0, err
+	}
+	if err := r.fault("shard " + strconv.Itoa(shard)); err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(r.text(0), 10, 64)
+}
+
+// EventsSince returns the outbox's events of some lots behind a watermark each, in order, as far as they are still kept.
+// It reads backwards and stops once every lot's watermark is reached.
+func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	const page = 200
+	open := make(map[drop.LotID]bool, len(from))
+	for lot := range from {
+		open[lot] = true
+	}
+	found := make(map[drop.LotID][]drop.Event)
+	for end := "+"; len(open) > 0; {
+		messages, err := node.XRevRangeN(ctx, k.outbox, end, "-", page).Result()
+		if err != nil {
+			return nil, wireFault(s.target, err, false)
+		}
+		for _, m := range messages {
+			events, _ := entryOf(m).Decode()
+			for i := len(events) - 1; i >= 0; i-- {
+				e := events[i]
+				w, wanted := from[e.Lot]
+				switch {
+				case !wanted:
+				case e.Epoch > w.Epoch || e.Epoch == w.Epoch && e.Seq > w.Seq:
+					found[e.Lot] = append(found[e.Lot], e)
+					if e.Epoch == w.Epoch && e.Seq == w.Seq+1 {
+						delete(open, e.Lot)
+					}
+				default:
+					delete(open, e.Lot)
+				}
+			}
+		}
+		if len(messages) < page {
+			break
+		}
+		end = "(" + messages[len(messages)-1].ID
+	}
+	for _, events := range found {
+		for i, j := 0, len(events)-1; i < j; i, j = i+1, j-1 {
+			events[i], events[j] = events[j], events[i]
+		}
+	}
+	return found, nil
+}

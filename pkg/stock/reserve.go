@@ -1,0 +1,123 @@
+package stock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Reserve takes a hold. The same (lot, user, key) always names the same reservation: repeat the call with the same key
+// after outcome_unknown. Refusals are *fault.Error, their Details say how many more units the user may take.
+func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcome, error) {
+	if err := q.Check(); err != nil {
+		return drop.Outcome{}, err
+	}
+	attempt := drop.AttemptOf(q.Lot, q.User, q.Key)
+	qty, hold := strconv.FormatInt(q.Qty, 10), strconv.FormatInt(q.Hold.Milliseconds(), 10)
+	r := &request{kind: reserveKind, lot: q.Lot, rival: q.User, columns: [8]string{
+		attempt, q.User, "h\t" + q.User + "\t" + qty + "/" + hold + "\t" + qty + "\t", "\t" + q.Key + "\t" + q.Actor + "\t0\n", qty + "\t0\t" + attempt, qty, hold}}
+	res, err := s.do(ctx, s.shardOf(q.Lot), r)
+	if err != nil {
+		return drop.Outcome{}, err
+	}
+	out := drop.Outcome{Now: unixMilli(res.reply.now)}
+	f := strings.SplitN(res.line, "\t", 3)
+	switch f[0] {
+	case "+":
+		out.Remaining, err = parseLeft(f)
+		if err == nil {
+			out.Reservation, err = heldReservation(q, attempt, f[2])
+		}
+	case "=":
+		out.Replayed = true
+		out.Remaining, err = parseLeft(f)
+		if err == nil {
+			out.Reservation, err = parseRecord(q.Lot, attempt, f[2])
+			out.Reservation.User = q.User
+		}
+	default:
+		err = refusal(q.Lot, res.line, q.Qty)
+	}
+	return out, err
+}
+
+func parseLeft(f []string) (int64, error) {
+	if len(f) == 3 {
+		if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
+			return n, nil
+		}
+	}
+	return 0, fault.New(fault.Failed, "a script's answer cannot be read: %q", strings.Join(f, " "))
+}
+
+// heldReservation builds a fresh hold from "n deadline created".
+func heldReservation(q drop.ReserveRequest, attempt, tail string) (drop.Reservation, error) {
+	r := &fields{f: strings.Split(tail, "\t")}
+	out := drop.Reservation{ID: drop.ReservationID{Lot: q.Lot, Attempt: attempt, N: r.num(0)}, User: q.User, State: drop.Held, Qty: q.Qty,
+		Deadline: r.time(1), Created: r.time(2), LastSeq: r.num(0)}
+	if r.bad {
+		return drop.Reservation{}, fault.New(fault.Failed, "a script's answer cannot be read: %q", tail)
+	}
+	return out, nil
+}
+
+// refusal turns "! code …" into an error with its facts.
+func refusal(lot drop.LotID, line string, qty int64) error {
+	f := strings.Split(line, "\t")
+	if f[0] != "!" || len(f) < 2 {
+		return fault.New(fault.Failed, "a script's answer cannot be read: %q", line)
+	}
+	arg := func(i int) string {
+		if i+2 < len(f) {
+			return f[i+2]
+		}
+		return ""
+	}
+	number := func(i int) int64 { n, _ := strconv.ParseInt(arg(i), 10, 64); return n }
+	code := fault.Code(f[1])
+	e := &fault.Error{Code: code}
+	switch code {
+	case fault.SoldOut:
+		e = fault.New(code, "lot %s has %d of %d units left", lot, number(1), qty).With("available", number(1)).With("remaining", number(0))
+	case fault.CustomerLimit:
+		e = fault.New(code, "the user may take %d more of lot %s", number(0), lot).With("remaining", number(0))
+	case fault.HoldExists:
+		return holdExists(lot, number(0), arg(1), strings.Join(f[min(4, len(f)):], "\t"))
+	case fault.Invalid:
+		most := time.Duration(number(0)) * time.Millisecond
+		e = fault.New(code, "hold is longer than lot %s allows", lot).WithField("hold").WithHint("ask for at most %s", most)
+	case fault.KeyReused:
+		e = fault.New(code, "the key named another request for lot %s before", lot).WithField("key")
+	case fault.NotFound:
+		e = fault.New(code, "the reservation is not known").WithHint("it may have ended longer ago than keys are kept: dropctl reservation show ID")
+	case fault.SaleNotOpen, fault.SaleClosed, fault.LotPaused:
+		e = fault.New(code, "lot %s takes no holds now", lot)
+	case fault.Backpressure:
+		e = fault.New(code, "the outbox of lot %s is full: the ledger is behind", lot)
+	default:
+		e = fault.New(code, "the reservation is in another state than the call expects")
+		if record := strings.Join(f[min(3, len(f)):], "\t"); record != "" {
+			if r, err := parseRecord(lot, "", record); err == nil {
+				e = fault.New(code, "the reservation is %s (%d units)", r.State, r.Qty).With("state", string(r.State)).With("qty", r.Qty)
+			}
+		}
+	}
+	if fault.Lookup(code).Code != code {
+		return fault.New(fault.Failed, "a script's answer cannot be read: %q", line)
+	}
+	return e
+}
+
+func holdExists(lot drop.LotID, left int64, attempt, record string) error {
+	r, err := parseRecord(lot, attempt, record)
+	if err != nil {
+		return err
+	}
+	return fault.New(fault.HoldExists, "the user already holds %d of lot %s until %s", r.Qty, lot, r.Deadline.Format(time.RFC3339)).
+		WithHint("confirm or release it first: dropctl reservation show %s", r.ID).
+		With("reservation", r.ID.String()).With("deadline", r.Deadline).With("remaining", left)
+}

@@ -1,0 +1,68 @@
+package stock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Settle confirms, releases, extends or refunds a reservation. Asking again for what already is succeeds with Replayed
+// set, so a call whose outcome is unknown may be repeated as it is.
+func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error) {
+	if err := q.Check(); err != nil {
+		return drop.Outcome{}, err
+	}
+	r := &request{kind: settleKind, lot: q.ID.Lot, rival: q.ID.Attempt,
+		columns: [8]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), "", "", "", string(q.Late), "", q.Actor + "\t" + q.Reason}}
+	letter, number, ref := actionColumns(q)
+	r.columns[2], r.columns[3], r.columns[4] = letter, strconv.FormatInt(number, 10), ref
+	if q.Ref != "" {
+		r.columns[6] = drop.RefDigest(q.Ref)[:10]
+	}
+	res, err := s.do(ctx, s.shardOf(q.ID.Lot), r)
+	if err != nil {
+		return drop.Outcome{}, err
+	}
+	out := drop.Outcome{Now: unixMilli(res.reply.now)}
+	f := strings.SplitN(res.line, "\t", 3)
+	if f[0] != "+" && f[0] != "=" {
+		err := refusal(q.ID.Lot, res.line, q.Qty)
+		if fault.Is(err, fault.Conflict) {
+			err = conflictOf(q, err)
+		}
+		return out, fault.As(err).With("reservation", q.ID.String())
+	}
+	out.Replayed = f[0] == "="
+	if out.Remaining, err = parseLeft(f); err != nil {
+		return out, err
+	}
+	out.Reservation, err = parseRecord(q.ID.Lot, q.ID.Attempt, f[2])
+	return out, err
+}
+
+// actionColumns returns the action's letter, its number and its text as settle.lua reads them.
+func actionColumns(q drop.SettleRequest) (letter string, number int64, ref string) {
+	switch q.Action {
+	case drop.ActConfirm:
+		return "c", q.Qty, q.Ref
+	case drop.ActRelease:
+		return "r", q.Keep, ""
+	case drop.ActExtend:
+		return "e", q.By.Milliseconds(), ""
+	}
+	if q.NoRestock {
+		return "f", q.Total, "0"
+	}
+	return "f", q.Total, "1"
+}
+
+// conflictOf names the field that asked for more than the reservation has.
+func conflictOf(q drop.SettleRequest, err error) error {
+	field := map[drop.Action]string{drop.ActConfirm: "qty", drop.ActRelease: "keep", drop.ActRefund: "total"}[q.Action]
+	e := *fault.As(err)
+	e.Message = field + " is more than the reservation has: " + e.Message
+	return e.WithField(field).WithHint("see its units: dropctl reservation show %s", q.ID)
+}

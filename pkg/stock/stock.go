@@ -1,0 +1,117 @@
+// Package stock keeps lots in Redis: the scripts' callers, the door, group commit, sweep and outbox.
+// It admits; the ledger decides. It is the only importer of go-redis and of the scripts.
+package stock
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Options says which Redis and how to treat it. Zero values take the defaults named here.
+type Options struct {
+	URL            string        // see connect
+	Password       string        // overrides the URL's
+	Shards         int           // P; default 16
+	Installation   string        // the ledger's id; "" adopts what Redis has, which is enough to reserve and settle
+	KeyRetention   time.Duration // how long an ended reservation is remembered; default 24h
+	OutboxMaxBytes int64         // of one shard; above it reserve answers backpressure; default 64 MiB
+	DialTimeout    time.Duration // default 1s
+	Timeout        time.Duration // of one call on the wire; default 2s
+	Name           string        // client name; default dropctl
+}
+
+func (o Options) withDefaults() Options {
+	set := func(d *time.Duration, def time.Duration) {
+		if *d == 0 {
+			*d = def
+		}
+	}
+	if o.Shards == 0 {
+		o.Shards = 16
+	}
+	if o.OutboxMaxBytes == 0 {
+		o.OutboxMaxBytes = 64 << 20
+	}
+	if o.Name == "" {
+		o.Name = "dropctl"
+	}
+	set(&o.KeyRetention, 24*time.Hour)
+	set(&o.DialTimeout, time.Second)
+	set(&o.Timeout, 2*time.Second)
+	return o
+}
+
+// Stock is the engine over one installation's Redis. It is safe for concurrent use.
+type Stock struct {
+	opt    Options
+	server server
+	target string
+	shards []*shard
+
+	closing sync.Once
+	closed  chan struct{}
+	lanes   sync.WaitGroup
+}
+
+// Open prepares the engine. It dials nothing: the first call does.
+func Open(o Options) (*Stock, error) {
+	o = o.withDefaults()
+	if o.Shards < 1 || o.Shards > MaxShards {
+		return nil, fault.New(fault.InvalidConfig, "shards is %d", o.Shards).WithField("shards").WithHint("use 1 to %d, the number the ledger was set up with", MaxShards)
+	}
+	redis.SetLogger(silent{})
+	srv, target, err := connect(o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stock{opt: o, server: srv, target: target, closed: make(chan struct{})}
+	for n := range o.Shards {
+		s.shards = append(s.shards, &shard{stock: s, number: n, keys: keysOf(n)})
+	}
+	return s, nil
+}
+
+// silent drops go-redis' own log lines: every error reaches the caller anyway.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// Close lets calls in flight finish, refuses new ones and closes the connections.
+func (s *Stock) Close() error {
+	s.closing.Do(func() { close(s.closed) })
+	s.lanes.Wait()
+	for _, sh := range s.shards {
+		for _, l := range sh.idle {
+			l.close()
+		}
+		sh.idle = nil
+	}
+	return s.server.Close()
+}
+
+// Shards returns P.
+func (s *Stock) Shards() int { return s.opt.Shards }
+
+// Target names the server for people; it holds no secret.
+func (s *Stock) Target() string { return s.target }
+
+func (s *Stock) shardOf(lot drop.LotID) *shard { return s.shards[lot.Shard(s.opt.Shards)] }
+
+// owner is what meta must say for a lane whose installation is known.
+func (s *Stock) owner() string {
+	if s.opt.Installation == "" {
+		return ""
+	}
+	return s.opt.Installation + "/" + strconv.Itoa(s.opt.Shards)
+}
+
+func (s *Stock) retentionMS() string {
+	return strconv.FormatInt(s.opt.KeyRetention.Milliseconds(), 10)
+}
