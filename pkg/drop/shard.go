@@ -23,8 +23,8 @@ type OutboxEntry struct {
 type OutboxState struct {
 	Shard   int
 	Length  int64     // entries kept
-	Bytes   int64     // memory they take
 	Pending int64     // entries not acknowledged, delivered or not
+	Bytes   int64     // of the events kept
 	Oldest  time.Time // of the oldest entry not acknowledged; zero: there is none
 }
 

@@ -23,8 +23,9 @@ type Stock interface {
 	OutboxState(ctx context.Context, shard int) (drop.OutboxState, error)
 	Lots(ctx context.Context) ([]drop.LotID, error)
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
-	Freeze(ctx context.Context, shard int, reason fault.Code) error
-	Reopen(ctx context.Context, shard int, seen drop.ShardState) error
+	// Freeze and Reopen act only if the shard still is as it was seen, else they return fault.Conflict.
+	Freeze(ctx context.Context, seen drop.ShardState, reason fault.Code) error
+	Reopen(ctx context.Context, seen drop.ShardState) error
 }
 
 // Ledger is what the guardian needs of PostgreSQL.
@@ -122,7 +123,7 @@ func (g *Guardian) Pass(ctx context.Context) ([]Finding, error) {
 				findings = append(findings, known)
 			}
 			continue
-		case st.Installation != g.Installation:
+		case st.Installation != g.Installation || st.Shards != g.Shards:
 			return findings, fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
 		case st.Frozen == string(fault.FreezeOperator) || st.Frozen == string(fault.FreezeClock):
 			findings = append(findings, Finding{Shard: shard, Action: Left, Reason: fault.Code(st.Frozen)})
@@ -193,15 +194,20 @@ func (g *Guardian) drained(ctx context.Context, closed []drop.ShardState) (waiti
 
 // decide reopens a drained shard that was found equal twice in a row, and freezes one that is not equal.
 // The second look gives other workers, whose batches this process cannot see, the time to apply them.
+// Where somebody else was faster, the next pass sees what came of it.
 func (g *Guardian) decide(ctx context.Context, st drop.ShardState, lots bothSides) (Finding, error) {
-	reason, unequal := lots.compare(st.Shard)
-	if reason != "" {
+	if reason, unequal := lots.compare(st.Shard); reason != "" {
 		delete(g.equal, st.Shard)
-		f := Finding{Shard: st.Shard, Action: Frozen, Reason: reason, Lots: unequal}
-		if st.Frozen == string(reason) {
-			return f, nil
+		if st.Frozen != string(reason) {
+			err := g.Stock.Freeze(ctx, st, reason)
+			if fault.Is(err, fault.Conflict) {
+				return Finding{Shard: st.Shard, Action: Settling}, nil
+			}
+			if err != nil {
+				return Finding{}, err
+			}
 		}
-		return f, g.Stock.Freeze(ctx, st.Shard, reason)
+		return Finding{Shard: st.Shard, Action: Frozen, Reason: reason, Lots: unequal}, nil
 	}
 	f := Finding{Shard: st.Shard, Action: Settling, Equal: len(lots.of(st.Shard))}
 	look := st.Run + lots.signature(st.Shard)
@@ -210,13 +216,12 @@ func (g *Guardian) decide(ctx context.Context, st drop.ShardState, lots bothSide
 		return f, nil
 	}
 	delete(g.equal, st.Shard)
-	switch err := g.Stock.Reopen(ctx, st.Shard, st); {
-	case fault.Is(err, fault.Conflict):
-		return f, nil
-	case err != nil:
+	switch err := g.Stock.Reopen(ctx, st); {
+	case err == nil:
+		f.Action = Reopened
+	case !fault.Is(err, fault.Conflict):
 		return f, err
 	}
-	f.Action = Reopened
 	return f, nil
 }
 

@@ -3,8 +3,6 @@ package worker
 import (
 	"context"
 	"time"
-
-	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 const idleEvery = 100 * time.Millisecond
@@ -75,7 +73,7 @@ func (w *Worker) swept(ctx context.Context) (bool, error) {
 	for shard := range w.opt.Shards {
 		did, err := w.stock.Sweep(ctx, shard, sweepLimit)
 		w.done.expired.Add(int64(did.Expired))
-		if fault.Is(err, fault.LotFrozen) || fault.Is(err, fault.LotNotLoaded) {
+		if shut(err) {
 			continue
 		}
 		if err != nil || did.Expired > 0 || did.More {

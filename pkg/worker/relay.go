@@ -13,7 +13,7 @@ import (
 // Outbox is what the relay needs of Redis. Entries that were read stay with the consumer until they are
 // acknowledged; reading creates what is missing in Redis for that.
 type Outbox interface {
-	// ReadNew returns entries nobody has read yet, waiting up to block for the first; 0 does not wait.
+	// ReadNew returns entries nobody has read yet, waiting up to block for the first; below 0 it does not wait.
 	ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]drop.OutboxEntry, error)
 	// ReadPending returns entries behind the id after that this consumer has read and not acknowledged.
 	ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]drop.OutboxEntry, error)
@@ -35,6 +35,8 @@ type Journal interface {
 	FoldWaiting(ctx context.Context) (int, error)
 	// Gaps returns the lots with events that wait for an earlier one.
 	Gaps(ctx context.Context) ([]Gap, error)
+	// Server names the server and its timeline; it changes when another one has taken over.
+	Server(ctx context.Context) (string, error)
 	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
 	// per second. When it grants none it says when to ask again.
 	TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error)
@@ -126,7 +128,7 @@ func (r *relayer) step(ctx context.Context) error {
 		if granted, err = r.tokens(ctx); err != nil || granted == 0 {
 			return err
 		}
-		count, block = min(max(int(float64(granted)/r.size), 1), maxEntries), 0
+		count, block = min(max(int(float64(granted)/r.size), 1), maxEntries), -1
 	}
 	// What Redis delivers is this worker's to finish, so a stop does not interrupt the read.
 	entries, err := r.stock.ReadNew(context.WithoutCancel(ctx), r.shard, r.me.Name, count, block)

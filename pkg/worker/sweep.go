@@ -47,15 +47,17 @@ func (s *sweeper) sweep(shard int) func(context.Context) error {
 func (s *sweeper) sweepOnce(ctx context.Context, shard int) (time.Duration, error) {
 	did, err := s.stock.Sweep(ctx, shard, sweepLimit)
 	switch {
-	case fault.Is(err, fault.LotFrozen), fault.Is(err, fault.LotNotLoaded):
-		return sweepEvery, nil // nothing may change there; the guardian knows
+	case shut(err):
+		return sweepEvery, nil
 	case err != nil:
 		return 0, err
 	}
 	s.done.expired.Add(int64(did.Expired))
 	switch {
-	case did.More:
+	case did.More && did.Expired > 0:
 		return 0, nil
+	case did.More:
+		return sweepSoon, nil
 	case did.Next > 0:
 		return min(max(did.Next, sweepSoon), sweepEvery), nil
 	}
@@ -71,14 +73,21 @@ func (s *sweeper) listen(ctx context.Context) error {
 		return err
 	}
 	s.health.fine("wakes")
-	for shard := range hints {
-		if shard < 0 || shard >= len(s.wake) {
-			continue
-		}
+	for {
 		select {
-		case s.wake[shard] <- struct{}{}:
-		default:
+		case <-ctx.Done():
+			return nil
+		case shard, ok := <-hints:
+			if !ok {
+				return fault.New(fault.Unavailable, "the connection for wake hints was lost")
+			}
+			if shard < 0 || shard >= len(s.wake) {
+				continue
+			}
+			select {
+			case s.wake[shard] <- struct{}{}:
+			default:
+			}
 		}
 	}
-	return fault.New(fault.Unavailable, "the connection for wake hints was lost")
 }

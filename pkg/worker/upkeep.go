@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 const (
@@ -20,6 +21,9 @@ func (w *Worker) upkeep(ctx context.Context) error {
 	var trimmed time.Time
 	var alarmed []drop.LotID
 	for {
+		if err := w.watchServer(ctx); err != nil {
+			return err
+		}
 		if _, err := w.ledger.FoldWaiting(ctx); err != nil {
 			return err
 		}
@@ -41,34 +45,73 @@ func (w *Worker) upkeep(ctx context.Context) error {
 	}
 }
 
+// watchServer sends again whatever the outbox still has when another PostgreSQL server or timeline has taken
+// over: what the one before had confirmed, and was acknowledged for, may be missing on this one.
+func (w *Worker) watchServer(ctx context.Context) error {
+	server, err := w.ledger.Server(ctx)
+	if err != nil {
+		return err
+	}
+	if w.server != "" && w.server != server {
+		w.log.Warn("another PostgreSQL server or timeline has taken over; sending again what the outbox has")
+		lots, err := w.ledger.Lots(ctx)
+		if err != nil {
+			return err
+		}
+		from := map[drop.LotID]drop.Watermark{}
+		for _, lot := range lots {
+			from[lot.Lot] = lot.Watermark
+		}
+		if err := w.resend(ctx, from); err != nil {
+			return err
+		}
+	}
+	w.server = server
+	return nil
+}
+
 // fillGaps sends again what the outbox still has of every lot that has waited for a missing event longer
-// than age, and returns those lots. A batch may have been lost with the PostgreSQL server that had it.
+// than age, and returns those lots.
 func (w *Worker) fillGaps(ctx context.Context, age time.Duration) ([]Gap, error) {
 	gaps, err := w.ledger.Gaps(ctx)
 	if err != nil {
 		return nil, err
 	}
 	gaps = slices.DeleteFunc(gaps, func(g Gap) bool { return time.Since(g.Since) < age })
-	from := map[int]map[drop.LotID]drop.Watermark{}
+	from := map[drop.LotID]drop.Watermark{}
 	for _, gap := range gaps {
-		shard := gap.Lot.Shard(w.opt.Shards)
-		if from[shard] == nil {
-			from[shard] = map[drop.LotID]drop.Watermark{}
-		}
-		from[shard][gap.Lot] = gap.Watermark
+		from[gap.Lot] = gap.Watermark
 	}
-	for shard, lots := range from {
+	return gaps, w.resend(ctx, from)
+}
+
+// resend applies the kept events of these lots behind their watermarks, whether they were acknowledged or not.
+func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark) error {
+	shards := map[int]map[drop.LotID]drop.Watermark{}
+	for lot, at := range from {
+		shard := lot.Shard(w.opt.Shards)
+		if shards[shard] == nil {
+			shards[shard] = map[drop.LotID]drop.Watermark{}
+		}
+		shards[shard][lot] = at
+	}
+	for shard, lots := range shards {
 		kept, err := w.stock.EventsSince(ctx, shard, lots)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, events := range kept {
-			if err := w.apply(ctx, events, nil); err != nil {
-				return nil, err
+			for batch := range slices.Chunk(events, batchEvents) {
+				if err := w.apply(ctx, batch, nil); err != nil {
+					return err
+				}
+				if err := w.ledger.ChargeTokens(ctx, len(batch)); err != nil {
+					return err
+				}
 			}
 		}
 	}
-	return gaps, nil
+	return nil
 }
 
 // sayGaps raises the alarm for lots that had no gap the last time, and returns the lots that have one now.
@@ -86,9 +129,14 @@ func (w *Worker) sayGaps(before []drop.LotID, gaps []Gap) []drop.LotID {
 
 func (w *Worker) trim(ctx context.Context) error {
 	for shard := range w.opt.Shards {
-		if _, err := w.stock.Trim(ctx, shard, w.opt.Keep); err != nil {
+		_, err := w.stock.Trim(ctx, shard, w.opt.Keep)
+		if err != nil && !shut(err) {
 			return err
 		}
 	}
 	return nil
 }
+
+// shut reports whether a shard refused because its door is closed or it was never opened. Nothing may change
+// there then, and the guardian knows.
+func shut(err error) bool { return fault.Is(err, fault.LotFrozen) || fault.Is(err, fault.LotNotLoaded) }

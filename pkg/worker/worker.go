@@ -32,8 +32,8 @@ type Stock interface {
 
 	// Sweep takes back at most limit due holds of a shard.
 	Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error)
-	// Wakes delivers the numbers of shards that may have due holds, until the context ends or the
-	// connection is lost; then the channel is closed. It is a hint: numbers may be missing.
+	// Wakes delivers the numbers of shards that may have due holds, until the context ends. It is a hint:
+	// numbers may be missing.
 	Wakes(ctx context.Context) (<-chan int, error)
 }
 
@@ -160,6 +160,7 @@ type Worker struct {
 	health    *health
 	inHand    []sync.Mutex  // per shard: held while a batch is read but not yet acknowledged
 	confirmed chan struct{} // wakes finalise
+	server    string        // the PostgreSQL server upkeep saw last; "" at first
 
 	mu       sync.Mutex
 	findings []recovery.Finding // of the guardian's last pass
