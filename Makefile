@@ -7,9 +7,9 @@ GORELEASER_VERSION := v2.15.1
 FUZZTIME := 10s
 
 # Tools are built once per version, outside the repository.
-tools = $(shell dirname "$$(go env GOCACHE)")/dropctl-tools
-golangci_lint = $(tools)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
-goreleaser = $(tools)/goreleaser-$(GORELEASER_VERSION)/goreleaser
+tools := $(shell dirname "$$(go env GOCACHE 2>/dev/null)")/dropctl-tools
+golangci_lint := $(tools)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
+goreleaser := $(tools)/goreleaser-$(GORELEASER_VERSION)/goreleaser
 
 .PHONY: help
 help: ## list the targets

@@ -22,9 +22,11 @@ type Cluster struct {
 // StartCluster starts a Redis Cluster of n nodes and waits until every node sees it whole. The context
 // bounds the start only. Errors are those of StartRedis.
 func StartCluster(ctx context.Context, n int, o RedisOptions) (*Cluster, error) {
+	if n < 1 {
+		return nil, fault.New(fault.Invalid, "a Redis Cluster has at least one node, not %d", n)
+	}
 	c := &Cluster{}
-	err := c.start(ctx, n, o)
-	if err != nil {
+	if err := c.start(ctx, n, o); err != nil {
 		_ = c.Stop(context.WithoutCancel(ctx))
 		return nil, err
 	}

@@ -20,6 +20,8 @@ type Lab struct {
 // Start starts both servers at once. The context bounds the start only; the servers run until Stop.
 // Errors are those of StartRedis and StartPostgres; after an error nothing is left behind.
 func Start(ctx context.Context, r RedisOptions, p PostgresOptions) (*Lab, error) {
+	starting, giveUp := context.WithCancel(ctx)
+	defer giveUp()
 	var (
 		l           Lab
 		postgresErr error
@@ -27,17 +29,20 @@ func Start(ctx context.Context, r RedisOptions, p PostgresOptions) (*Lab, error)
 	)
 	go func() {
 		defer close(done)
-		l.Postgres, postgresErr = StartPostgres(ctx, p)
+		l.Postgres, postgresErr = StartPostgres(starting, p)
 	}()
-	var redisErr error
-	l.Redis, redisErr = StartRedis(ctx, r)
+	var err error
+	l.Redis, err = StartRedis(starting, r)
+	if err != nil {
+		giveUp() // PostgreSQL takes longer
+	}
 	<-done
-	if err := errors.Join(redisErr, postgresErr); err != nil {
+	if err == nil {
+		err = postgresErr
+	}
+	if err != nil {
 		_ = l.Stop(context.WithoutCancel(ctx))
-		if redisErr != nil {
-			return nil, redisErr
-		}
-		return nil, postgresErr
+		return nil, err
 	}
 	return &l, nil
 }

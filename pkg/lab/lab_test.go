@@ -35,7 +35,14 @@ func startLabAndWait() {
 	ctx := context.Background()
 	l, err := Start(ctx, RedisOptions{}, PostgresOptions{})
 	if err == nil {
-		err = l.Redis.Pause() // a stopped process does not see a polite signal
+		err = l.Redis.Pause() // a paused process does not see a polite signal
+	}
+	var crashed *Redis // its folder must go, too
+	if err == nil {
+		crashed, err = StartRedis(ctx, RedisOptions{})
+	}
+	if err == nil {
+		err = crashed.Kill()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,7 +50,7 @@ func startLabAndWait() {
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(childReport{
 		PIDs: []int{l.Redis.PID(), l.Postgres.PID()},
-		Dirs: []string{l.Redis.Dir(), l.Postgres.Dir()},
+		Dirs: []string{l.Redis.Dir(), l.Postgres.Dir(), crashed.Dir()},
 	})
 	select {}
 }

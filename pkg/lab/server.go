@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -144,8 +143,10 @@ func (s *server) halt(ctx context.Context) error {
 	case <-s.dog.exited:
 		return nil
 	case <-ctx.Done():
-		err := fmt.Errorf("%s did not stop in time and was killed", s.program)
-		return errors.Join(err, s.kill())
+		if err := s.kill(); err != nil {
+			return err
+		}
+		return fault.New(fault.Unavailable, "%s did not stop in time and was killed", s.program)
 	}
 }
 
