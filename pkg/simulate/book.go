@@ -1,0 +1,210 @@
+package simulate
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Book is what the users were told. It is safe for concurrent use while a rehearsal runs.
+type Book struct {
+	Took time.Duration
+
+	mu         sync.Mutex
+	count      Counts
+	accept     *hdrhistogram.Histogram // microseconds
+	refuse     *hdrhistogram.Histogram
+	attempts   map[string]*attempt // by attempt, which is a hash of lot, user and key
+	lots       map[drop.LotID]drop.Definition
+	violations []string
+}
+
+// Counts are the answers given.
+type Counts struct {
+	Requests int64                // calls made: reserve, confirm, release
+	Accepted int64                // holds granted; a replay is not counted again
+	Replayed int64                // answers that only repeated what already was so
+	Refused  map[fault.Code]int64 // by code, trouble with servers included
+	Released int64                // holds given back whole
+	Sold     int64                // units whose confirmation was acknowledged
+}
+
+// Latency is how long users waited for the answer to a reserve call, in seconds.
+type Latency struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// attempt is what one user was told under one key.
+type attempt struct {
+	request   drop.ReserveRequest
+	id        drop.ReservationID // of the newest answer
+	deadline  time.Time
+	grants    int               // answers that were no replay
+	confirmed *drop.Reservation // as acknowledged first
+	released  bool
+	unknown   bool // a confirmation was sent and no clear answer came
+}
+
+func newBook(lots []drop.Definition) *Book {
+	b := &Book{
+		count:  Counts{Refused: map[fault.Code]int64{}},
+		accept: hdrhistogram.New(1, time.Minute.Microseconds(), 3), refuse: hdrhistogram.New(1, time.Minute.Microseconds(), 3),
+		attempts: map[string]*attempt{}, lots: map[drop.LotID]drop.Definition{},
+	}
+	for _, l := range lots {
+		b.lots[l.Lot] = l
+	}
+	return b
+}
+
+// Counts returns the answers counted so far.
+func (b *Book) Counts() Counts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := b.count
+	c.Refused = maps.Clone(c.Refused)
+	return c
+}
+
+// Latencies returns how long users waited to be accepted, and to be refused.
+func (b *Book) Latencies() (accept, refuse Latency) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return latency(b.accept), latency(b.refuse)
+}
+
+func latency(h *hdrhistogram.Histogram) Latency {
+	seconds := func(micros int64) float64 { return float64(micros) / 1e6 }
+	return Latency{P50: seconds(h.ValueAtQuantile(50)), P99: seconds(h.ValueAtQuantile(99)), Max: seconds(h.Max())}
+}
+
+func (b *Book) progress() Progress {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := Progress{Requests: b.count.Requests, Accepted: b.count.Accepted, Sold: b.count.Sold}
+	for _, n := range b.count.Refused {
+		p.Refused += n
+	}
+	return p
+}
+
+// wrong enters a broken promise. It is called with the lock held.
+func (b *Book) wrong(format string, args ...any) {
+	b.violations = append(b.violations, fmt.Sprintf(format, args...))
+}
+
+// reserved enters the answer to a reserve call.
+func (b *Book) reserved(r drop.ReserveRequest, out drop.Outcome, err error, took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count.Requests++
+	if err != nil {
+		b.count.Refused[fault.CodeOf(err)]++
+		if fault.ExitOf(err) == fault.ExitRefused {
+			record(b.refuse, took)
+		}
+		return
+	}
+	record(b.accept, took)
+	name := drop.AttemptOf(r.Lot, r.User, r.Key)
+	a := b.attempts[name]
+	if a == nil {
+		a = &attempt{request: r, id: out.Reservation.ID, deadline: out.Reservation.Deadline}
+		b.attempts[name] = a
+	}
+	if out.Replayed {
+		b.count.Replayed++
+	} else {
+		b.count.Accepted++
+		a.grants++
+	}
+	b.checkGrant(a, r, out.Reservation)
+}
+
+// record never fails: what is slower than a minute counts as a minute.
+func record(h *hdrhistogram.Histogram, took time.Duration) {
+	_ = h.RecordValue(min(max(1, took.Microseconds()), h.HighestTrackableValue()))
+}
+
+// checkGrant holds an accepted reserve call against what was said before: same key, same answer.
+func (b *Book) checkGrant(a *attempt, r drop.ReserveRequest, res drop.Reservation) {
+	if a.grants > 1 {
+		b.wrong("%s, key %s: granted twice", r.User, r.Key)
+	}
+	if r.Qty != a.request.Qty || r.Hold != a.request.Hold {
+		b.wrong("%s, key %s: another wish under the same key was accepted", r.User, r.Key)
+	}
+	// A late confirm takes the units anew: the same attempt then has a new number, and names the old one.
+	if res.ID != a.id && res.From != a.id.N {
+		b.wrong("%s, key %s: first told %s, then %s", r.User, r.Key, a.id, res.ID)
+	}
+}
+
+// settled enters the answer to a confirm or release call.
+func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.count.Requests++
+	a := b.attempts[r.ID.Attempt]
+	if a == nil {
+		b.wrong("%s: settled, but never granted", r.ID)
+		return
+	}
+	if err != nil {
+		b.count.Refused[fault.CodeOf(err)]++
+		switch {
+		case fault.Is(err, fault.NotFound):
+			b.wrong("%s: granted, but no longer known", r.ID)
+		case r.Action == drop.ActConfirm && fault.ExitOf(err) != fault.ExitRefused:
+			a.unknown = true
+		}
+		return
+	}
+	if out.Replayed {
+		b.count.Replayed++
+	}
+	if r.Action == drop.ActConfirm {
+		b.confirmed(a, r, out)
+		return
+	}
+	if a.confirmed != nil {
+		b.wrong("%s: released after it was sold", r.ID)
+	}
+	if r.Keep == 0 && !out.Replayed {
+		b.count.Released++
+		a.released = true
+	}
+}
+
+// confirmed holds an acknowledged confirmation against everything said before.
+func (b *Book) confirmed(a *attempt, r drop.SettleRequest, out drop.Outcome) {
+	res := out.Reservation
+	retaken := res.ID != r.ID
+	if res.State != drop.Confirmed || res.Ref != r.Ref || r.Qty != 0 && res.Qty != r.Qty {
+		b.wrong("%s: the confirmation of %d units was answered with %s, %d units", r.ID, r.Qty, res.State, res.Qty)
+	}
+	if retaken && (res.From != r.ID.N || b.lots[res.ID.Lot].Late != drop.Reclaim) {
+		b.wrong("%s: its confirmation was answered with %s", r.ID, res.ID)
+	}
+	if !retaken && !out.Replayed && !out.Now.Before(a.deadline) {
+		b.wrong("%s: confirmed at %s, after its deadline %s", r.ID, out.Now, a.deadline)
+	}
+	if a.released {
+		b.wrong("%s: confirmed after it was given back", r.ID)
+	}
+	switch {
+	case a.confirmed == nil:
+		a.confirmed, a.id = &res, res.ID
+		b.count.Sold += res.Qty
+	case a.confirmed.ID != res.ID || a.confirmed.Qty != res.Qty:
+		b.wrong("%s: confirmed as %s with %d units, then as %s with %d", r.ID, a.confirmed.ID, a.confirmed.Qty, res.ID, res.Qty)
+	}
+}

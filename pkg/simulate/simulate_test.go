@@ -1,0 +1,248 @@
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/seed"
+	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+
+// sampleLots are the lots of the file that ships with dropctl.
+func sampleLots(t testing.TB) []drop.Definition {
+	t.Helper()
+	rows, err := seed.Read(bytes.NewReader(LotsCSV), seed.Input{Name: "lots.csv", Format: seed.CSV})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lots []drop.Definition
+	for _, r := range rows {
+		lots = append(lots, r.Definition.WithDefaults())
+	}
+	return lots
+}
+
+func TestSampleLotsDifferInSizeAndRules(t *testing.T) {
+	lots := sampleLots(t)
+	if len(lots) < 20 {
+		t.Errorf("%d lots, want at least 20", len(lots))
+	}
+	seen := map[string]bool{}
+	for _, l := range lots {
+		seen[string(l.Status)], seen[string(l.Late)] = true, true
+		seen["short"] = seen["short"] || l.Hold <= 5*time.Second
+		seen["long"] = seen["long"] || l.Hold >= time.Minute
+		seen["limit"] = seen["limit"] || l.Limit > 0
+		seen["no limit"] = seen["no limit"] || l.Limit == 0
+		seen["window"] = seen["window"] || !l.Opens.IsZero() && !l.Closes.IsZero()
+		seen["group"] = seen["group"] || l.Lot.Group() != ""
+		seen["single"] = seen["single"] || l.Stock == 1
+	}
+	for _, want := range []string{"open", "paused", "closed", "refuse", "reclaim", "short", "long", "limit", "no limit", "window", "group", "single"} {
+		if !seen[want] {
+			t.Errorf("no lot has the rule %q", want)
+		}
+	}
+}
+
+func TestTheSameSeedMakesTheSameDecisions(t *testing.T) {
+	o := Options{Users: 200, Seed: 7, Lots: sampleLots(t), Arrive: time.Second}
+	other := o
+	other.Seed = 8
+	differs := false
+	endings := map[ending]bool{}
+	for i := range o.Users {
+		p := planOf(o, i)
+		if !reflect.DeepEqual(p, planOf(o, i)) {
+			t.Fatalf("user %d decides differently the second time", i)
+		}
+		differs = differs || !reflect.DeepEqual(p, planOf(other, i))
+		for _, v := range p.visits {
+			endings[v.ending] = true
+		}
+	}
+	if !differs {
+		t.Error("another seed makes the same decisions")
+	}
+	if len(endings) != 6 {
+		t.Errorf("only %d kinds of endings occur", len(endings))
+	}
+}
+
+// deaf is an engine that never answers.
+type deaf struct{}
+
+func (deaf) Reserve(ctx context.Context, _ drop.ReserveRequest) (drop.Outcome, error) {
+	<-ctx.Done()
+	return drop.Outcome{}, ctx.Err()
+}
+
+func (deaf) Settle(ctx context.Context, _ drop.SettleRequest) (drop.Outcome, error) {
+	<-ctx.Done()
+	return drop.Outcome{}, ctx.Err()
+}
+
+func TestARehearsalStopsWhenItIsTold(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	o := Options{Users: 50, Lots: sampleLots(t), Arrive: time.Hour, Progress: func(Progress) { stop() }}
+	if _, err := Run(ctx, deaf{}, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+}
+
+// redisAsLedger lets the audit read what Redis has, as if all of it were recorded.
+type redisAsLedger struct{ *stock.Stock }
+
+func (l redisAsLedger) LiveReservations(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
+	return l.Records(ctx, lot, fn)
+}
+
+func TestARehearsalMeetsEveryAnswerAndKeepsEveryPromise(t *testing.T) {
+	s, err := stock.Open(stock.Options{URL: testkit.Redis(t).SocketURL(), Installation: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	var last Progress
+	o := Options{Users: 600, Seed: 42, Lots: sampleLots(t), Arrive: 500 * time.Millisecond, Progress: func(p Progress) { last = p }}
+	for i := range o.Lots {
+		o.Lots[i].Stock = min(o.Lots[i].Stock, 40) // few users, so that lots sell out
+		if o.Lots[i].Hold < time.Minute {
+			o.Lots[i].Hold = 1500 * time.Millisecond
+		}
+		if err := s.Load(t.Context(), stock.LoadRequest{Definition: o.Lots[i], Epoch: 1, Actor: "test", Reason: "seed"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	book, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken, err := book.Audit(t.Context(), redisAsLedger{s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(broken) > 0 {
+		t.Errorf("broken promises: %s", strings.Join(broken, "\n"))
+	}
+	c := book.Counts()
+	for _, code := range []string{"sold_out", "hold_exists", "customer_limit", "hold_expired", "sale_closed", "sale_not_open", "lot_paused"} {
+		found := false
+		for got, n := range c.Refused {
+			found = found || string(got) == code && n > 0
+		}
+		if !found {
+			t.Errorf("nobody met %s: %v", code, c.Refused)
+		}
+	}
+	if last.Users != int64(o.Users) || last.Gone != last.Users || last.Requests != c.Requests || last.Sold != c.Sold {
+		t.Errorf("the last progress was %+v, the counts are %+v", last, c)
+	}
+	if c.Accepted == 0 || c.Replayed == 0 || c.Released == 0 || c.Sold == 0 {
+		t.Errorf("counts: %+v", c)
+	}
+	accept, refuse := book.Latencies()
+	if accept.P50 <= 0 || accept.P99 < accept.P50 || refuse.Max < refuse.P99 {
+		t.Errorf("latencies %+v, %+v", accept, refuse)
+	}
+}
+
+func TestTheAuditFindsBrokenPromises(t *testing.T) {
+	id := drop.ReservationID{Lot: "truffle", Attempt: drop.AttemptOf("truffle", "u", "k"), N: 3}
+	lots := []drop.Definition{{Lot: "truffle", Stock: 2}}
+	request := drop.ReserveRequest{Lot: "truffle", User: "u", Key: "k", Qty: 1}
+	now := time.Now()
+	hold := drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Held, Qty: 1, Deadline: now.Add(time.Minute)}, Now: now}
+	confirm := drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: "p"}
+	sold := drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Confirmed, Qty: 1, Ref: "p"}, Now: now}
+	with := func(o drop.Outcome, change func(*drop.Outcome)) drop.Outcome { change(&o); return o }
+	for name, c := range map[string]struct {
+		happens  func(*Book)
+		recorded []drop.Reservation
+		want     string
+	}{
+		"all is well":        {func(b *Book) { b.settled(confirm, sold, nil) }, []drop.Reservation{sold.Reservation}, ""},
+		"a sale is lost":     {func(b *Book) { b.settled(confirm, sold, nil) }, nil, "not recorded"},
+		"a sale is invented": {func(*Book) {}, []drop.Reservation{sold.Reservation}, "never told so"},
+		"the units differ": {func(b *Book) { b.settled(confirm, sold, nil) },
+			[]drop.Reservation{{ID: id, State: drop.Confirmed, Qty: 2}}, "with 2"},
+		"more than there is": {func(b *Book) { b.settled(confirm, sold, nil) },
+			[]drop.Reservation{sold.Reservation, {ID: drop.ReservationID{Lot: "truffle", Attempt: "x", N: 9}, State: drop.Confirmed, Qty: 2}}, "3 units sold of 2"},
+		"sold twice": {func(b *Book) { b.settled(confirm, sold, nil) },
+			[]drop.Reservation{sold.Reservation, {ID: drop.ReservationID{Lot: "truffle", Attempt: id.Attempt, N: 9}, State: drop.Confirmed, Qty: 1}}, "sold twice under one key"},
+		"granted twice": {func(b *Book) { b.reserved(request, hold, nil, time.Millisecond) }, nil, "granted twice"},
+		"another number": {func(b *Book) {
+			b.reserved(request, with(hold, func(o *drop.Outcome) { o.Replayed = true; o.Reservation.ID.N = 8 }), nil, 1)
+		}, nil, "first told"},
+		"another quantity": {func(b *Book) {
+			r := request
+			r.Qty = 2
+			b.reserved(r, with(hold, func(o *drop.Outcome) { o.Replayed = true }), nil, 1)
+		}, nil, "another wish"},
+		"paid too late": {func(b *Book) {
+			b.settled(confirm, with(sold, func(o *drop.Outcome) { o.Now = now.Add(time.Hour) }), nil)
+		},
+			[]drop.Reservation{sold.Reservation}, "after its deadline"},
+		"given back and sold": {func(b *Book) {
+			b.settled(drop.SettleRequest{ID: id, Action: drop.ActRelease}, hold, nil)
+			b.settled(confirm, sold, nil)
+		}, []drop.Reservation{sold.Reservation}, "after it was given back"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBook(lots)
+			b.reserved(request, hold, nil, time.Millisecond)
+			c.happens(b)
+			broken, err := b.Audit(t.Context(), recorded(c.recorded))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := strings.Join(broken, "\n")
+			if c.want == "" && text != "" || !strings.Contains(text, c.want) {
+				t.Errorf("audit says %q, want %q", text, c.want)
+			}
+		})
+	}
+}
+
+type recorded []drop.Reservation
+
+func (r recorded) LiveReservations(_ context.Context, _ drop.LotID, fn func([]drop.Reservation) error) error {
+	return fn(r)
+}
+
+func TestTheSummaryIsBrokenIfAnyUnitIs(t *testing.T) {
+	b := newBook([]drop.Definition{{Lot: "truffle", Stock: 10}})
+	good := LotEnd{Lot: "truffle", Verdict: "ok", Capacity: 10, Available: 5, Held: 2, Sold: 3, LedgerUnits: 3}
+	for name, c := range map[string]struct {
+		change func(*LotEnd)
+		broken []string
+		want   string
+	}{
+		"all accounted for":  {func(*LotEnd) {}, nil, "ok"},
+		"a unit is lost":     {func(l *LotEnd) { l.Available-- }, nil, "broken"},
+		"a unit is made":     {func(l *LotEnd) { l.Available++ }, nil, "broken"},
+		"oversold":           {func(l *LotEnd) { l.Sold, l.LedgerUnits, l.Available, l.Held = 11, 11, 0, -1 }, nil, "broken"},
+		"a sale is missing":  {func(l *LotEnd) { l.LedgerUnits--; l.Held++ }, nil, "broken"},
+		"reconcile found":    {func(l *LotEnd) { l.Finding = "drift" }, nil, "broken"},
+		"a promise not kept": {func(*LotEnd) {}, []string{"sold twice"}, "broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := good
+			c.change(&l)
+			s := b.Summarise(Options{}, []LotEnd{l}, c.broken)
+			if s.Verdict != c.want || (s.Err() == nil) != (c.want == "ok") {
+				t.Errorf("verdict %s, error %v; want %s", s.Verdict, s.Err(), c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,83 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Summary is the outcome of a rehearsal: what the users were told, what is recorded, and whether they agree.
+type Summary struct {
+	Verdict       string               `json:"verdict" table:"VERDICT"` // ok or broken
+	Oversold      int64                `json:"oversold_units" table:"OVERSOLD UNITS"`
+	Unaccounted   int64                `json:"unaccounted_units" table:"UNACCOUNTED UNITS"`
+	Requests      int64                `json:"requests" table:"REQUESTS"`
+	Accepted      int64                `json:"accepted" table:"ACCEPTED"`
+	Refused       map[fault.Code]int64 `json:"refused" table:"REFUSED"`
+	Replayed      int64                `json:"replayed" table:"REPLAYED"`
+	Expired       int64                `json:"expired" table:"EXPIRED"`
+	Released      int64                `json:"released" table:"RELEASED"`
+	SoldUnits     int64                `json:"sold_units" table:"SOLD UNITS"`
+	LedgerUnits   int64                `json:"ledger_units" table:"LEDGER UNITS"`
+	AcceptLatency Latency              `json:"accept_latency_seconds" table:"ACCEPT LATENCY (s)"`
+	RefuseLatency Latency              `json:"refuse_latency_seconds" table:"REFUSE LATENCY (s)"`
+	Users         int                  `json:"users" table:"USERS"`
+	Seed          uint64               `json:"seed" table:"SEED"`
+	Took          time.Duration        `json:"took_seconds" table:"TOOK"` // the rehearsal itself, without what follows
+	Broken        []string             `json:"broken" table:"BROKEN"`     // every promise that was not kept
+	Lots          []LotEnd             `json:"lots" table:"LOTS"`
+}
+
+// LotEnd is how a lot ended: Redis and the ledger after the last event was folded.
+type LotEnd struct {
+	Lot         drop.LotID `json:"lot" table:"LOT,name"`
+	Verdict     fault.Code `json:"verdict" table:"RECONCILE"`
+	Capacity    int64      `json:"capacity" table:"CAPACITY"`
+	Available   int64      `json:"available" table:"AVAILABLE"` // in Redis
+	Held        int64      `json:"held" table:"HELD"`           // live holds recorded
+	Sold        int64      `json:"sold" table:"SOLD"`           // confirmed in Redis
+	LedgerUnits int64      `json:"ledger_units" table:"LEDGER"` // sales less refunds
+	Expired     int64      `json:"expired" table:"EXPIRED"`     // holds
+	Finding     string     `json:"finding" table:"FINDING"`     // "" if none
+}
+
+// oversold are the units sold that the lot does not have, by the worse of both books.
+func (l LotEnd) oversold() int64 { return max(0, l.Sold-l.Capacity, l.LedgerUnits-l.Capacity) }
+
+// unaccounted are the units that are neither available, held nor sold, or more than one of these.
+func (l LotEnd) unaccounted() int64 {
+	n := l.Capacity - l.Available - l.Held - l.LedgerUnits
+	return max(n, -n)
+}
+
+// Summarise adds up a rehearsal. broken are the promises that the audit found not kept.
+func (b *Book) Summarise(o Options, lots []LotEnd, broken []string) Summary {
+	c := b.Counts()
+	s := Summary{Verdict: "ok", Requests: c.Requests, Accepted: c.Accepted, Refused: c.Refused, Replayed: c.Replayed, Released: c.Released,
+		Users: o.Users, Seed: o.Seed, Took: b.Took, Broken: append([]string{}, broken...), Lots: append([]LotEnd{}, lots...)}
+	s.AcceptLatency, s.RefuseLatency = b.Latencies()
+	for _, l := range lots {
+		s.Oversold += l.oversold()
+		s.Unaccounted += l.unaccounted()
+		s.Expired += l.Expired
+		s.SoldUnits += l.Sold
+		s.LedgerUnits += l.LedgerUnits
+		if l.Finding != "" {
+			s.Broken = append(s.Broken, string(l.Lot)+": "+l.Finding)
+		}
+	}
+	if s.Oversold != 0 || s.Unaccounted != 0 || s.SoldUnits != s.LedgerUnits || len(s.Broken) > 0 {
+		s.Verdict = string(fault.Broken)
+	}
+	return s
+}
+
+// Err is nil if every guarantee held, else what ends the command.
+func (s Summary) Err() error {
+	if s.Verdict == "ok" {
+		return nil
+	}
+	return fault.New(fault.Broken, "a guarantee is broken: %d units oversold, %d unaccounted for, %d sold and %d recorded, %d promises not kept",
+		s.Oversold, s.Unaccounted, s.SoldUnits, s.LedgerUnits, len(s.Broken))
+}
