@@ -54,6 +54,9 @@ var needsNoConfig = map[string]string{"config": "none"}
 
 // prepare resolves settings and output before a command runs. It is the only place that does.
 func (a *app) prepare(cmd *cobra.Command) error {
+	if cmd.Name() == cobra.ShellCompRequestCmd {
+		return nil // completion resolves settings only where it asks a server
+	}
 	if err := a.resolve(cmd); err != nil {
 		return err
 	}

@@ -51,6 +51,27 @@ func (a *app) completeFrom(list func(ctx context.Context, prefix string) ([]cand
 	}
 }
 
+// completeWords offers words that are always the same. It dials nothing and reads no settings.
+func completeWords(words ...string) cobra.CompletionFunc {
+	all := make([]candidate, len(words))
+	for i, w := range words {
+		all[i].word = w
+	}
+	return func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return offer(all, nil, prefix), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// firstOnly offers words for the first argument and nothing for the others.
+func firstOnly(f cobra.CompletionFunc) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return f(cmd, args, prefix)
+	}
+}
+
 // offer keeps what fits the prefix and was not named before.
 func offer(all []candidate, args []string, prefix string) []string {
 	var list []string

@@ -31,7 +31,7 @@ Packages of dropctl install these files themselves.`,
   dropctl completion fish > ~/.config/fish/completions/dropctl.fish`,
 		Annotations:       needsNoConfig,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: cobra.FixedCompletions(shells, cobra.ShellCompDirectiveNoFileComp),
+		ValidArgsFunction: firstOnly(completeWords(shells...)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			script, err := completionScript(cmd.Root(), args[0])
 			if err != nil {

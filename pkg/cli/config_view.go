@@ -28,7 +28,7 @@ func newConfigView(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view",
 		Short: "Show every setting in force",
-		Long:  "Show every setting in force, secrets redacted. Durations and sizes are written as in the config file.",
+		Long:  "Show every setting in force, secrets redacted, written as in the config file.",
 		Example: `  dropctl config view
   dropctl config view --origin
   dropctl config view -o json --jq '.[] | select(.origin != "default")'`,

@@ -30,7 +30,7 @@ shard is frozen and why the ledger has stopped a lot.`,
   dropctl explain -o wide`,
 		Annotations:       needsNoConfig,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeCodes,
+		ValidArgsFunction: firstOnly(completeCodes),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.print(explainAll())
@@ -63,13 +63,10 @@ func explainOne(a *app, code fault.Code) error {
 	return err.WithHint("list them all: dropctl explain")
 }
 
-func completeCodes(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var list []string
+func completeCodes(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var list []candidate
 	for _, e := range fault.All() {
-		list = append(list, cobra.CompletionWithDesc(string(e.Code), e.Title))
+		list = append(list, candidate{string(e.Code), e.Title})
 	}
-	return list, cobra.ShellCompDirectiveNoFileComp
+	return offer(list, args, prefix), cobra.ShellCompDirectiveNoFileComp
 }

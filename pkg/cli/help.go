@@ -18,7 +18,7 @@ func newHelp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "help [COMMAND | TOPIC]",
 		Short: "Explain a command or a topic",
-		Long:  "Explain a command, or one of the topics: " + strings.Join(topicNames(), ", ") + ".",
+		Long:  "Explain a command, or one of the topics:\n" + strings.Join(topicNames(), ", ") + ".",
 		Example: `  dropctl help reconcile
   dropctl help exit-codes
   dropctl help exit-codes -o json`,
@@ -30,23 +30,23 @@ func newHelp(a *app) *cobra.Command {
 	return cmd
 }
 
-func completeHelp(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func completeHelp(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	parent, _, err := cmd.Root().Find(args)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	var list []string
+	var list []candidate
 	for _, c := range parent.Commands() {
 		if c.IsAvailableCommand() {
-			list = append(list, cobra.CompletionWithDesc(c.Name(), c.Short))
+			list = append(list, candidate{c.Name(), c.Short})
 		}
 	}
 	if len(args) == 0 {
 		for _, t := range topics {
-			list = append(list, cobra.CompletionWithDesc(t.name, t.short))
+			list = append(list, candidate{t.name, t.short})
 		}
 	}
-	return list, cobra.ShellCompDirectiveNoFileComp
+	return offer(list, args, prefix), cobra.ShellCompDirectiveNoFileComp
 }
 
 func (a *app) runHelp(root *cobra.Command, args []string) error {

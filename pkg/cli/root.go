@@ -27,9 +27,8 @@ func newRoot(a *app) *cobra.Command {
 	root := newGroup("dropctl", "Run drops that never oversell")
 	root.Long = "dropctl runs drops: moments when thousands of people want a few things at once. It hands out\n" +
 		"exactly what exists, and can prove afterwards that it did."
-	root.Example = `  dropctl demo
-  dropctl seed truffle-99 --stock 40
-  dropctl status`
+	root.Example = `  dropctl help words
+  dropctl explain sold_out`
 	for _, name := range groups {
 		root.AddGroup(&cobra.Group{ID: name, Title: name})
 	}
@@ -43,6 +42,7 @@ func newRoot(a *app) *cobra.Command {
 	add(groupInspect, newExplain(a))
 	add(groupSetUp, newConfig(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
+	root.InitDefaultHelpCmd() // now, so that help is finished like any other command
 	a.globalFlags(root)
 	version := root.Flags().Bool("version", false, "the same as dropctl version")
 	root.RunE = func(*cobra.Command, []string) error {
@@ -74,7 +74,7 @@ func (a *app) settings(cmd *cobra.Command, flags *pflag.FlagSet, groups ...confi
 	config.AddFlags(flags, groups...)
 	for _, s := range config.Settings() {
 		if s.Choices != nil && flags.Lookup(s.Name) != nil {
-			_ = cmd.RegisterFlagCompletionFunc(s.Name, cobra.FixedCompletions(s.Choices, cobra.ShellCompDirectiveNoFileComp))
+			_ = cmd.RegisterFlagCompletionFunc(s.Name, completeWords(s.Choices...))
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
@@ -47,19 +46,14 @@ func Resolve(src Sources) (*Config, error) {
 		v.Set(s.Name, value)
 		cfg.origins[s.Name] = origin
 	}
-	if err := v.UnmarshalExact(cfg, asIs); err != nil {
+	// Without hooks: the parsed values have their final types.
+	if err := v.UnmarshalExact(cfg, viper.DecodeHook(nil)); err != nil {
 		return nil, fault.Wrap(fault.InvalidConfig, err, "settings")
 	}
 	if cfg.Actor == "" {
 		cfg.Actor = defaultActor(src.Getenv)
 	}
 	return cfg, nil
-}
-
-// asIs lets parsed values through unchanged: they have their final types already.
-func asIs(c *mapstructure.DecoderConfig) {
-	c.WeaklyTypedInput = false
-	c.DecodeHook = nil
 }
 
 // The origins of a value. A file's origin is "file" and its path.

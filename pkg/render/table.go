@@ -128,13 +128,14 @@ func isNumber(t reflect.Type) bool {
 	return t.Kind() >= reflect.Int && t.Kind() <= reflect.Float64 && t != reflect.TypeFor[time.Duration]()
 }
 
-// trimLines drops the padding of last columns, which would wrap on a narrow terminal.
+// trimLines drops the padding of last columns, which would wrap on a narrow terminal, and empty lines
+// at the end.
 func trimLines(text string) string {
 	var b strings.Builder
-	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
-	return b.String()
+	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
 // cell is one value as a person reads it.

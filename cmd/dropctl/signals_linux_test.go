@@ -1,0 +1,34 @@
+package main
+
+import (
+	"bufio"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+func TestATerminalIsToldHowToForce(t *testing.T) {
+	person, program := testkit.Terminal(t)
+	cmd := as("graceful")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = program
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, bufio.NewReader(out), "ready")
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(person).ReadString('\n')
+	if !strings.Contains(line, "press Ctrl-C again to force") {
+		t.Errorf("got %q, %v", line, err)
+	}
+	if exit := exitOf(t, cmd.Wait()); exit != 130 {
+		t.Errorf("exit %d", exit)
+	}
+}

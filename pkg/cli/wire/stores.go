@@ -1,0 +1,75 @@
+package wire
+
+import (
+	"context"
+	"net/url"
+	"strings"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/stock"
+)
+
+// OpenLedger opens the PostgreSQL that the settings name.
+func OpenLedger(ctx context.Context, cfg *config.Config, getenv func(string) string) (*ledger.Ledger, error) {
+	o, err := LedgerOptions(cfg, getenv)
+	if err != nil {
+		return nil, err
+	}
+	return ledger.Open(ctx, o)
+}
+
+// LedgerOptions says how to reach the PostgreSQL that the settings name.
+func LedgerOptions(cfg *config.Config, getenv func(string) string) (ledger.Options, error) {
+	t, err := cfg.Database(getenv)
+	if err != nil {
+		return ledger.Options{}, err
+	}
+	o := ledger.Options{URL: t.URL.Reveal(), Application: "dropctl", Timeout: cfg.Timeout}
+	if !t.URL.HasPassword() {
+		o.Password = t.Password.Reveal()
+	}
+	return o, nil
+}
+
+// OpenStock prepares the Redis that the settings name, as part of the ledger's installation. It dials nothing.
+func OpenStock(cfg *config.Config, getenv func(string) string, in ledger.Installation) (*stock.Stock, error) {
+	t, err := cfg.Redis(getenv)
+	if err != nil {
+		return nil, err
+	}
+	o := stock.Options{URL: t.URL.Reveal(), Installation: in.ID, Shards: in.Shards,
+		KeyRetention: cfg.KeyRetention, OutboxMaxBytes: int64(cfg.OutboxMaxBytes)}
+	if !t.URL.HasPassword() {
+		o.Password = t.Password.Reveal()
+	}
+	if scheme, rest, ok := strings.Cut(o.URL, "://"); ok && t.Username != "" && !strings.Contains(rest, "@") {
+		o.URL = scheme + "://" + url.User(t.Username).String() + "@" + rest
+	}
+	return stock.Open(o)
+}
+
+// OpenStockAlone prepares Redis without a look at the ledger: for what must work while PostgreSQL is down. The
+// installation is the one that Redis has; the number of shards too, or the settings' if Redis has none yet.
+func OpenStockAlone(ctx context.Context, cfg *config.Config, getenv func(string) string) (*stock.Stock, error) {
+	s, err := OpenStock(cfg, getenv, ledger.Installation{Shards: cfg.Shards})
+	if err != nil {
+		return nil, err
+	}
+	for shard := range cfg.Shards {
+		st, err := s.ShardState(ctx, shard)
+		if err != nil {
+			_ = s.Close()
+			return nil, err
+		}
+		if !st.Exists {
+			continue
+		}
+		if st.Shards == cfg.Shards {
+			break
+		}
+		_ = s.Close()
+		return OpenStock(cfg, getenv, ledger.Installation{Shards: st.Shards})
+	}
+	return s, nil
+}

@@ -1,0 +1,88 @@
+// Package wire joins the use cases with the stores they run on: the small translations between what a use
+// case asks for and what Redis' and PostgreSQL's packages offer.
+package wire
+
+import (
+	"context"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/recovery"
+	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/worker"
+)
+
+// WorkerStock is Redis as the worker and its guardian see it.
+func WorkerStock(s *stock.Stock) worker.Stock { return workerStock{s} }
+
+type workerStock struct{ *stock.Stock }
+
+func (s workerStock) ShardState(ctx context.Context, shard int) (drop.ShardState, error) {
+	st, err := s.Stock.ShardState(ctx, shard)
+	return drop.ShardState(st), err
+}
+
+func (s workerStock) OutboxState(ctx context.Context, shard int) (drop.OutboxState, error) {
+	st, err := s.Stock.OutboxState(ctx, shard)
+	return drop.OutboxState(st), err
+}
+
+func (s workerStock) Freeze(ctx context.Context, seen drop.ShardState, reason fault.Code) error {
+	return s.Stock.Freeze(ctx, stock.ShardState(seen), reason)
+}
+
+func (s workerStock) Reopen(ctx context.Context, seen drop.ShardState) error {
+	return s.Stock.Reopen(ctx, stock.ShardState(seen))
+}
+
+func (s workerStock) Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error) {
+	did, err := s.Stock.Sweep(ctx, shard, limit)
+	return drop.SweepOutcome(did), err
+}
+
+func (s workerStock) ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]drop.OutboxEntry, error) {
+	return entries(s.Stock.ReadNew(ctx, shard, consumer, count, block))
+}
+
+func (s workerStock) ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]drop.OutboxEntry, error) {
+	return entries(s.Stock.ReadPending(ctx, shard, consumer, after, count))
+}
+
+func (s workerStock) Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error) {
+	return entries(s.Stock.Claim(ctx, shard, consumer, minIdle, count))
+}
+
+func entries(list []stock.OutboxEntry, err error) ([]drop.OutboxEntry, error) {
+	out := make([]drop.OutboxEntry, len(list))
+	for i, e := range list {
+		out[i] = drop.OutboxEntry(e)
+	}
+	return out, err
+}
+
+// WorkerLedger is PostgreSQL as the worker and its guardian see it.
+func WorkerLedger(l *ledger.Ledger) worker.Ledger { return workerLedger{l} }
+
+type workerLedger struct{ *ledger.Ledger }
+
+// Lots returns every lot.
+func (l workerLedger) Lots(ctx context.Context) ([]recovery.LedgerLot, error) {
+	lots, err := l.Ledger.Lots(ctx, nil)
+	out := make([]recovery.LedgerLot, len(lots))
+	for i, lot := range lots {
+		out[i] = recovery.LedgerLot{Definition: lot.Definition, Held: lot.Held, Sold: lot.Sold, Watermark: lot.Watermark,
+			OpenEpoch: lot.OpenEpoch, Stopped: lot.Stopped, Seen: lot.Seen}
+	}
+	return out, err
+}
+
+func (l workerLedger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (worker.Applied, error) {
+	did, err := l.Ledger.Apply(ctx, events, poison)
+	out := worker.Applied{Inserted: did.Inserted, Duplicates: did.Duplicates, Dead: did.Dead, Stopped: map[drop.LotID]fault.Code{}}
+	for _, lot := range did.Stopped {
+		out.Stopped[lot.Lot] = lot.Code
+	}
+	return out, err
+}
