@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// quickExit keeps the race detector from sleeping for a second at every exit.
+var quickExit = [2]string{"GORACE", "atexit_sleep_ms=0"}
+
 // TestScripts runs the end-to-end tests in testdata/script.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -32,6 +35,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("USER", "tester")
+			e.Setenv(quickExit[0], quickExit[1])
 			return nil
 		},
 	})
@@ -63,7 +67,7 @@ func as(program string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command(self)
 	cmd.Args = append([]string{program}, args...)
-	cmd.Env = append(os.Environ(), "DROPCTL_CONFIG=none")
+	cmd.Env = append(os.Environ(), "DROPCTL_CONFIG=none", quickExit[0]+"="+quickExit[1])
 	return cmd
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -194,7 +195,7 @@ func flagRows(flags *pflag.FlagSet) [][2]string {
 			return
 		}
 		text := f.Usage
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
+		if !slices.Contains([]string{"", "false", "0", "0s", "[]"}, f.DefValue) {
 			text += " (default " + f.DefValue + ")"
 		}
 		if config.HasEnv(f.Name) {

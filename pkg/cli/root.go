@@ -63,8 +63,6 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.StringVar(&a.jq, "jq", "", "print what this jq expression makes of the JSON output")
 	flags.BoolVar(&a.noHeaders, "no-headers", false, "print tables without their header line")
 	flags.StringVar(&a.configFile, "config", "", "config file, or none (default: see dropctl help files)")
-	// A string slice would show its default as [].
-	flags.Lookup("fields").DefValue = ""
 }
 
 // settings registers the settings of the groups as flags of a command:

@@ -64,7 +64,9 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.shown) }
 var (
 	// A parameter or keyword whose name speaks of a password, up to the next separator.
 	secretParameter = regexp.MustCompile(`(?i)([a-z_.-]*(?:pass|secret|token)[a-z_.-]*\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)`)
-	scheme          = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]*://`)
+	// Where a port belongs but none is: a URL that lost its host still has its password.
+	noPort = regexp.MustCompile(`:[^0-9/:,][^/,]*|:[0-9]+[^0-9/:,?][^/,]*`)
+	scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]*://`)
 )
 
 // redactURL hides the password of user information and of parameters. It works on the text, not on a
@@ -77,11 +79,12 @@ func redactURL(value string) string {
 	head := scheme.FindString(value)
 	rest := value[len(head):]
 	// Up to the last @: an unescaped password may hold @, / and ? itself.
-	if at := strings.LastIndex(rest, "@"); at >= 0 && (head != "" || strings.Contains(rest[:at], ":")) {
-		user, password, found := strings.Cut(rest[:at], ":")
-		if found && password != "" {
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		if user, password, found := strings.Cut(rest[:at], ":"); found && password != "" {
 			rest = user + ":" + redacted + rest[at:]
 		}
+	} else if head != "" && !strings.Contains(rest, "[") { // not for IPv6
+		rest = noPort.ReplaceAllString(rest, ":"+redacted)
 	}
 	return head + secretParameter.ReplaceAllString(rest, "${1}"+redacted)
 }
