@@ -136,8 +136,6 @@ END $$;
 CREATE INDEX reservations_user ON reservations (user_id, lot, n);
 -- Serves: live and confirmed reservations of a lot (rebuild, deep reconcile), closing rejected holds on a load.
 CREATE INDEX reservations_counting ON reservations (lot, n) WHERE state IN ('held', 'confirmed');
--- Serves: tombstones of a lot younger than key_retention (rebuild).
-CREATE INDEX reservations_ended ON reservations (lot, changed_at) WHERE state IN ('released', 'expired', 'refunded');
 
 -- +goose StatementBegin
 CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -33,6 +33,7 @@ const DefaultTimeout = 15 * time.Second
 // Ledger is a pool of connections to one migrated database.
 type Ledger struct {
 	pool         *pgxpool.Pool
+	locks        *pgxpool.Pool // for advisory locks, which are held while calls need connections too
 	timeout      time.Duration
 	target       string
 	installation Installation
@@ -54,16 +55,26 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	if err != nil {
 		return nil, failure(targetOf(cfg.ConnConfig), err, "connecting")
 	}
-	l := &Ledger{pool: pool, timeout: o.timeout(), target: targetOf(cfg.ConnConfig)}
-	if err := l.checkSchema(ctx); err != nil {
+	cfg = cfg.Copy()
+	cfg.MaxConns = lockConns
+	locks, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
 		pool.Close()
+		return nil, failure(targetOf(cfg.ConnConfig), err, "connecting")
+	}
+	l := &Ledger{pool: pool, locks: locks, timeout: o.timeout(), target: targetOf(cfg.ConnConfig)}
+	if err := l.checkSchema(ctx); err != nil {
+		l.Close()
 		return nil, err
 	}
 	return l, nil
 }
 
-// Close ends all connections. It waits for calls under way.
-func (l *Ledger) Close() { l.pool.Close() }
+// Close ends all connections. It waits for calls under way and for locks to be given back.
+func (l *Ledger) Close() {
+	l.pool.Close()
+	l.locks.Close()
+}
 
 // Target names the server and database for people; it holds no secret.
 func (l *Ledger) Target() string { return l.target }

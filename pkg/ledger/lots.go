@@ -1,0 +1,233 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Lot is a lot as the ledger has folded it.
+type Lot struct {
+	drop.Definition // Stock is the capacity
+	Held            int64
+	Sold            int64
+	Watermark       drop.Watermark // of the newest event folded
+	OpenEpoch       int64          // issued last; beyond Watermark.Epoch until its load is folded; 0: none yet
+	Waiting         int64          // events the ledger has but cannot fold yet
+	Seen            bool           // an event of the lot ever arrived
+	EventAt         time.Time      // Redis time of the newest event folded; zero: none
+	FoldedAt        time.Time      // when it was folded; zero: never
+	Stopped         fault.Code     // why nothing more is folded; "" normally
+	StoppedReason   string
+	StoppedAt       time.Time
+	AdjustActor     string // who changed the capacity last; "" if nobody did since the first load
+	AdjustReason    string
+	CreatedBy       string
+	CreatedAt       time.Time
+
+	hash []byte // of the newest journal row
+}
+
+// Totals returns the lot's counters. Available is what neither hold nor sale takes.
+func (l Lot) Totals() drop.Totals {
+	return drop.Totals{Capacity: l.Stock, Available: l.Stock - l.Held - l.Sold, Held: l.Held, Sold: l.Sold}
+}
+
+const lotColumns = `lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, held, sold, epoch, seq, hash, open_epoch,
+	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, created_by, created_at`
+
+func scanLot(row pgx.CollectableRow) (Lot, error) {
+	var l Lot
+	var hold, maxHold int64
+	var opens, closes, eventAt, foldedAt, stoppedAt *time.Time
+	err := row.Scan(&l.Lot, &l.Name, &l.Stock, &l.Limit, &hold, &maxHold, &opens, &closes, &l.Late, &l.Status, &l.Held, &l.Sold, &l.Watermark.Epoch, &l.Watermark.Seq, &l.hash, &l.OpenEpoch,
+		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.CreatedBy, &l.CreatedAt)
+	l.Hold, l.MaxHold = time.Duration(hold)*time.Millisecond, time.Duration(maxHold)*time.Millisecond
+	l.Opens, l.Closes, l.EventAt, l.FoldedAt, l.StoppedAt = timeOf(opens), timeOf(closes), timeOf(eventAt), timeOf(foldedAt), timeOf(stoppedAt)
+	l.CreatedAt = l.CreatedAt.UTC()
+	return l, err
+}
+
+// timeOf and nullTime translate between SQL's NULL and the zero time.
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+func nullTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// texts turns ids into what the driver sends as text[].
+func texts[T ~string](ids []T) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = string(id)
+	}
+	return out
+}
+
+// Lots returns these lots, or all for nil, sorted by id. One that the ledger does not know is absent.
+func (l *Ledger) Lots(ctx context.Context, ids []drop.LotID) ([]Lot, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var rows pgx.Rows
+	var err error
+	if ids == nil {
+		rows, err = l.pool.Query(ctx, `SELECT `+lotColumns+` FROM lots ORDER BY lot`)
+	} else {
+		rows, err = l.pool.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = ANY($1) ORDER BY lot`, texts(ids))
+	}
+	if err != nil {
+		return nil, l.fail(err, "reading lots")
+	}
+	lots, err := pgx.CollectRows(rows, scanLot)
+	return lots, l.fail(err, "reading lots")
+}
+
+// CreateLot records a lot's definition before anything of it exists in Redis. created is false if the ledger
+// knew the lot: then the definition replaces the recorded one only if no event of the lot ever arrived, since
+// from the first load on the definition comes from Redis alone.
+func (l *Ledger) CreateLot(ctx context.Context, def drop.Definition, actor string) (created bool, err error) {
+	if err := def.Check(); err != nil {
+		return false, err
+	}
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	// A dead letter may be all that is known of the lot, so that it counts as an event that arrived.
+	// xmax is 0 for a row that this statement inserted.
+	const q = `INSERT INTO lots AS l (lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, created_by, seen)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, EXISTS (SELECT FROM dead_letters WHERE lot = $1))
+		ON CONFLICT (lot) DO UPDATE SET (name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status) =
+			(EXCLUDED.name, EXCLUDED.capacity, EXCLUDED.user_limit, EXCLUDED.hold_ms, EXCLUDED.max_hold_ms, EXCLUDED.opens, EXCLUDED.closes, EXCLUDED.late, EXCLUDED.status)
+			WHERE NOT l.seen
+		RETURNING xmax = 0`
+	err = l.pool.QueryRow(ctx, q, string(def.Lot), def.Name, def.Stock, def.Limit, def.Hold.Milliseconds(), def.MaxHold.Milliseconds(),
+		nullTime(def.Opens), nullTime(def.Closes), string(def.Late), string(def.Status), actor).Scan(&created)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return created, l.fail(err, "creating a lot")
+}
+
+// IssueRequest says for whom an epoch is issued.
+type IssueRequest struct {
+	OnlyUnseen bool // fault.Conflict if any event of the lot ever arrived: a seed must not recreate stock
+	Actor      string
+	Reason     string
+}
+
+// Issued is a new epoch of a lot and what its load must carry.
+type Issued struct {
+	Epoch   int64
+	Closing drop.Watermark // at which the epoch before was closed
+	Lot     Lot            // as it was closed; its totals are those of the load
+	Ghosts  int            // events that were waiting and are dead letters now
+}
+
+// IssueEpoch closes the lot's open epoch at its watermark and issues the next number, never used before.
+// What of an older epoch waits, or arrives later, is a ghost: a dead letter and, if it confirmed units or
+// brought money, due for refund. A stopped lot is folded again from the new epoch's load on.
+// Errors: fault.NotFound, fault.Conflict.
+func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest) (Issued, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var issued Issued
+	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+		lots, err := lockLots(ctx, tx, []drop.LotID{lot})
+		if err != nil {
+			return err
+		}
+		known, ok := lots[lot]
+		if !ok {
+			return fault.New(fault.NotFound, "the ledger does not know the lot %s", lot)
+		}
+		if r.OnlyUnseen && known.Seen {
+			return fault.New(fault.Conflict, "the ledger already has events of the lot %s", lot).WithHint("rebuild it from the ledger: dropctl restore %s", lot)
+		}
+		issued = Issued{Closing: known.Watermark, Lot: *known}
+		// A database that was put back to an older state may meet numbers it does not remember to have issued.
+		err = tx.QueryRow(ctx, `SELECT 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1))`, string(lot), known.OpenEpoch).Scan(&issued.Epoch)
+		if err != nil {
+			return err
+		}
+		if issued.Ghosts, err = l.closeEpoch(ctx, tx, *known); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO lot_epochs (lot, epoch, closed_epoch, closed_seq, actor, reason) VALUES ($1, $2, $3, $4, $5, $6)`,
+			string(lot), issued.Epoch, issued.Closing.Epoch, issued.Closing.Seq, r.Actor, r.Reason)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE lots SET open_epoch = $2, waiting = 0, stopped = '', stopped_reason = '', stopped_at = NULL WHERE lot = $1`, string(lot), issued.Epoch)
+		return err
+	})
+	return issued, l.fail(err, "issuing an epoch")
+}
+
+// closeEpoch turns what lies beyond the lot's watermark into ghosts and returns how many events waited.
+func (l *Ledger) closeEpoch(ctx context.Context, tx pgx.Tx, lot Lot) (int, error) {
+	rows, err := tx.Query(ctx, `DELETE FROM waiting_events WHERE lot = $1 RETURNING lot, epoch, seq, event_at, line`, string(lot.Lot))
+	if err != nil {
+		return 0, err
+	}
+	waiting, err := collectStored(rows)
+	if err != nil {
+		return 0, err
+	}
+	// The events that stopped the lot are dead letters already. What they paid for was open until now.
+	rows, err = tx.Query(ctx, `SELECT lot, epoch, seq, event_at, line FROM dead_letters WHERE lot = $1 AND epoch >= $2 AND (seq > $3 OR code = 'fork')`,
+		string(lot.Lot), lot.OpenEpoch, lot.Watermark.Seq)
+	if err != nil {
+		return 0, err
+	}
+	dead, err := collectStored(rows)
+	if err != nil {
+		return 0, err
+	}
+	var w writes
+	slices.SortFunc(waiting, func(a, b stored) int { return a.compare(b.place) })
+	for _, s := range waiting {
+		ev, err := s.decode(l.installation.ID)
+		if err != nil {
+			return 0, err
+		}
+		w.ghost(item{ev, s.line})
+	}
+	for _, s := range dead {
+		ev, err := s.decode(l.installation.ID)
+		if err != nil {
+			return 0, err
+		}
+		w.refundGhost(ev)
+	}
+	batch := &pgx.Batch{}
+	w.queueDead(batch, new(int64))
+	w.queueRefundsDue(batch)
+	return len(waiting), tx.SendBatch(ctx, batch).Close()
+}
+
+// lockLots locks the lots in the order of their ids, which every writer does first, so that none waits in a circle.
+func lockLots(ctx context.Context, tx pgx.Tx, ids []drop.LotID) (map[drop.LotID]*Lot, error) {
+	rows, err := tx.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = ANY($1) ORDER BY lot FOR UPDATE`, texts(ids))
+	if err != nil {
+		return nil, err
+	}
+	lots := make(map[drop.LotID]*Lot, len(ids))
+	list, err := pgx.CollectRows(rows, scanLot)
+	for i := range list {
+		lots[list[i].Lot] = &list[i]
+	}
+	return lots, err
+}

@@ -1,0 +1,53 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+// Why says why money must be given back.
+type Why string
+
+// The reasons.
+const (
+	WhyPaidLate Why = "paid_late" // paid when the hold had ended
+	WhyRejected Why = "rejected"  // confirmed, but the lot has no such unit
+	WhyGhost    Why = "ghost"     // confirmed in a life of the lot that Redis lost
+)
+
+// RefundDue is money for units nobody got.
+type RefundDue struct {
+	Reservation drop.ReservationID
+	User        string
+	Units       int64
+	Ref         string // payment reference; "" if none was given
+	Why         Why
+	Event       drop.Watermark // the event that showed it
+	At          time.Time
+}
+
+func refundDue(ev drop.Event, user string, why Why) RefundDue {
+	return RefundDue{ev.Reservation, user, ev.Qty, ev.Ref, why, ev.Watermark(), ev.Time}
+}
+
+// RefundsDue lists what is due, oldest first: of one lot or, for "", of all; at most limit (0: all).
+func (l *Ledger) RefundsDue(ctx context.Context, lot drop.LotID, limit int) ([]RefundDue, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	rows, err := l.pool.Query(ctx, `SELECT lot, n, attempt, user_id, units, ref, why, epoch, seq, event_at FROM refunds_due
+		WHERE $1 = '' OR lot = $1 ORDER BY id LIMIT nullif($2, 0)`, string(lot), limit)
+	if err != nil {
+		return nil, l.fail(err, "listing refunds due")
+	}
+	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RefundDue, error) {
+		var d RefundDue
+		err := row.Scan(&d.Reservation.Lot, &d.Reservation.N, &d.Reservation.Attempt, &d.User, &d.Units, &d.Ref, &d.Why, &d.Event.Epoch, &d.Event.Seq, &d.At)
+		d.At = d.At.UTC()
+		return d, err
+	})
+	return due, l.fail(err, "listing refunds due")
+}

@@ -1,0 +1,150 @@
+package ledger
+
+import (
+	"context"
+	_ "embed"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Status is one look at what needs somebody's attention.
+type Status struct {
+	Lots         int64
+	Stopped      []StoppedLot
+	DeadLetters  map[fault.Code]int64
+	RefundsDue   int64 // number
+	RefundsUnits int64
+	Waiting      int64 // events behind a gap or of stopped lots
+	Gaps         []Gap // longest first, at most 100
+	Pending      int64 // allocations not finalised
+	PendingSince time.Time
+	Workers      []Worker
+	Now          time.Time // PostgreSQL's time of the look
+}
+
+// Gap is a place in a lot's history that the ledger has not got, although it has later ones.
+type Gap struct {
+	Lot   drop.LotID
+	Epoch int64
+	From  int64     // first seq missing
+	To    int64     // last seq missing
+	Since time.Time // when the first event behind the gap arrived
+}
+
+//go:embed sql/status.sql
+var statusSQL string
+
+// Status looks at everything; its parts are read one after the other.
+func (l *Ledger) Status(ctx context.Context) (Status, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	s, err := l.readStatus(ctx)
+	return s, l.fail(err, "reading the status")
+}
+
+func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
+	s := Status{DeadLetters: map[fault.Code]int64{}}
+	var pendingSince *time.Time
+	err := l.pool.QueryRow(ctx, statusSQL).Scan(&s.Lots, &s.Waiting, &s.RefundsDue, &s.RefundsUnits, &s.Pending, &pendingSince, &s.Now)
+	if err != nil {
+		return s, err
+	}
+	s.PendingSince, s.Now = timeOf(pendingSince), s.Now.UTC()
+	rows, err := l.pool.Query(ctx, `SELECT lot, stopped, stopped_reason FROM lots WHERE stopped <> '' ORDER BY stopped_at, lot`)
+	if err != nil {
+		return s, err
+	}
+	if s.Stopped, err = pgx.CollectRows(rows, pgx.RowToStructByPos[StoppedLot]); err != nil {
+		return s, err
+	}
+	if rows, err = l.pool.Query(ctx, `SELECT code, count(*) FROM dead_letters GROUP BY code`); err != nil {
+		return s, err
+	}
+	var code fault.Code
+	var n int64
+	if _, err = pgx.ForEachRow(rows, []any{&code, &n}, func() error { s.DeadLetters[code] = n; return nil }); err != nil {
+		return s, err
+	}
+	if s.Gaps, err = l.Gaps(ctx, 0); err != nil {
+		return s, err
+	}
+	s.Workers, err = l.Workers(ctx)
+	return s, err
+}
+
+// Gaps returns the gaps that have been open for at least this long, the longest first, at most 100. The relay
+// sends again what the ledger has not got; a gap that stays means that an event was lost.
+func (l *Ledger) Gaps(ctx context.Context, open time.Duration) ([]Gap, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	rows, err := l.pool.Query(ctx, `SELECT l.lot, l.open_epoch, l.seq + 1, w.seq - 1, w.recorded_at
+		FROM lots l CROSS JOIN LATERAL (SELECT seq, recorded_at FROM waiting_events w WHERE w.lot = l.lot AND w.epoch = l.open_epoch ORDER BY seq LIMIT 1) w
+		WHERE l.waiting > 0 AND l.stopped = '' AND w.seq > l.seq + 1 AND w.recorded_at <= now() - $1::interval
+		ORDER BY w.recorded_at, l.lot LIMIT 100`, open)
+	if err != nil {
+		return nil, l.fail(err, "looking for gaps")
+	}
+	gaps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Gap, error) {
+		var g Gap
+		err := row.Scan(&g.Lot, &g.Epoch, &g.From, &g.To, &g.Since)
+		g.Since = g.Since.UTC()
+		return g, err
+	})
+	return gaps, l.fail(err, "looking for gaps")
+}
+
+// Worker is a process that works behind the sale.
+type Worker struct {
+	Name    string // unique among all workers
+	Host    string
+	PID     int
+	Parts   []string // what it runs
+	Version string
+	Started time.Time
+	Seen    time.Time // its last heartbeat, in PostgreSQL's time
+	Alive   bool      // seen within WorkerLife
+}
+
+// WorkerLife is how long a worker counts as alive after its last heartbeat.
+const WorkerLife = 30 * time.Second
+
+// Heartbeat records that a worker lives; Seen and Alive are not read. It forgets those not seen for a day.
+func (l *Ledger) Heartbeat(ctx context.Context, w Worker) error {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	_, err := l.pool.Exec(ctx, `INSERT INTO workers (worker, host, pid, parts, version, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $6, now())
+		ON CONFLICT (worker) DO UPDATE SET parts = EXCLUDED.parts, seen_at = EXCLUDED.seen_at`, w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started)
+	if err == nil {
+		_, err = l.pool.Exec(ctx, `DELETE FROM workers WHERE seen_at < now() - interval '1 day'`)
+	}
+	return l.fail(err, "recording a heartbeat")
+}
+
+// Farewell forgets a worker that ends gracefully.
+func (l *Ledger) Farewell(ctx context.Context, name string) error {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	_, err := l.pool.Exec(ctx, `DELETE FROM workers WHERE worker = $1`, name)
+	return l.fail(err, "taking leave")
+}
+
+// Workers lists the workers, those seen last first.
+func (l *Ledger) Workers(ctx context.Context) ([]Worker, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	rows, err := l.pool.Query(ctx, `SELECT worker, host, pid, parts, version, started_at, seen_at, seen_at >= now() - $1::interval FROM workers ORDER BY seen_at DESC, worker`, WorkerLife)
+	if err != nil {
+		return nil, l.fail(err, "listing workers")
+	}
+	workers, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Worker, error) {
+		var w Worker
+		err := row.Scan(&w.Name, &w.Host, &w.PID, &w.Parts, &w.Version, &w.Started, &w.Seen, &w.Alive)
+		w.Started, w.Seen = w.Started.UTC(), w.Seen.UTC()
+		return w, err
+	})
+	return workers, l.fail(err, "listing workers")
+}
