@@ -33,8 +33,9 @@ type Journal interface {
 	Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (Applied, error)
 	// FoldWaiting folds events that wait although nothing is missing before them, and returns how many.
 	FoldWaiting(ctx context.Context) (int, error)
-	// Gaps returns the lots with events that wait for an earlier one.
-	Gaps(ctx context.Context) ([]Gap, error)
+	// Gaps returns places in a lot's history that the ledger has not got although it has had later ones for
+	// at least that long.
+	Gaps(ctx context.Context, open time.Duration) ([]Gap, error)
 	// Server names the server and its timeline; it changes when another one has taken over.
 	Server(ctx context.Context) (string, error)
 	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
@@ -46,18 +47,19 @@ type Journal interface {
 
 // Applied is what one call of Apply did.
 type Applied struct {
-	Inserted   int // new to the ledger
+	Folded     int // events folded, among them some that had been waiting
 	Duplicates int
 	Dead       int                       // new dead letters
 	Stopped    map[drop.LotID]fault.Code // lots that it stopped, and why
 }
 
-// Gap is a lot whose next event is missing while later ones wait.
+// Gap is a place in a lot's history that the ledger has not got, although it has later ones.
 type Gap struct {
-	Lot       drop.LotID
-	Watermark drop.Watermark // the last event folded before the gap
-	Waiting   int64          // events behind it
-	Since     time.Time      // when the first of them came
+	Lot   drop.LotID
+	Epoch int64
+	From  int64     // first seq missing
+	To    int64     // last seq missing
+	Since time.Time // when the first event behind the gap arrived
 }
 
 const (
@@ -234,7 +236,7 @@ func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.P
 
 // applied counts, says aloud what needs somebody, and wakes finalise.
 func (w *Worker) applied(did Applied) {
-	w.done.events.Add(int64(did.Inserted))
+	w.done.events.Add(int64(did.Folded))
 	w.done.duplicates.Add(int64(did.Duplicates))
 	w.done.parked.Add(int64(did.Dead))
 	if did.Dead > 0 {

@@ -73,14 +73,13 @@ func (w *Worker) watchServer(ctx context.Context) error {
 // fillGaps sends again what the outbox still has of every lot that has waited for a missing event longer
 // than age, and returns those lots.
 func (w *Worker) fillGaps(ctx context.Context, age time.Duration) ([]Gap, error) {
-	gaps, err := w.ledger.Gaps(ctx)
+	gaps, err := w.ledger.Gaps(ctx, age)
 	if err != nil {
 		return nil, err
 	}
-	gaps = slices.DeleteFunc(gaps, func(g Gap) bool { return time.Since(g.Since) < age })
 	from := map[drop.LotID]drop.Watermark{}
 	for _, gap := range gaps {
-		from[gap.Lot] = gap.Watermark
+		from[gap.Lot] = drop.Watermark{Epoch: gap.Epoch, Seq: gap.From - 1}
 	}
 	return gaps, w.resend(ctx, from)
 }
@@ -120,8 +119,8 @@ func (w *Worker) sayGaps(before []drop.LotID, gaps []Gap) []drop.LotID {
 	for _, g := range gaps {
 		now = append(now, g.Lot)
 		if !slices.Contains(before, g.Lot) {
-			w.log.Error("an event is missing and later ones wait for it; sending again what the outbox has", "lot", g.Lot,
-				"epoch", g.Watermark.Epoch, "missing_seq", g.Watermark.Seq+1, "waiting", g.Waiting, "since", g.Since, "next", "dropctl reconcile "+string(g.Lot))
+			w.log.Error("events are missing and later ones wait for them; sending again what the outbox has", "lot", g.Lot,
+				"epoch", g.Epoch, "from_seq", g.From, "to_seq", g.To, "since", g.Since, "next", "dropctl reconcile "+string(g.Lot))
 		}
 	}
 	return now

@@ -47,9 +47,9 @@ type Ledger interface {
 	Finalise(ctx context.Context, worker string, lease time.Duration, limit int) (int, error)
 	Unbooked(ctx context.Context) (int64, error)
 
-	// Heartbeat records that the worker is alive; Depart that it has stopped in good order.
+	// Heartbeat records that the worker is alive; Farewell that it has stopped in good order.
 	Heartbeat(ctx context.Context, w Presence) error
-	Depart(ctx context.Context, name string) error
+	Farewell(ctx context.Context, name string) error
 }
 
 // Presence is what a worker tells the others about itself.
@@ -58,6 +58,7 @@ type Presence struct {
 	Host    string
 	PID     int
 	Parts   []Part
+	Version string // of the program
 	Started time.Time
 }
 
@@ -100,6 +101,7 @@ type Options struct {
 	UntilIdle    bool          // stop when nothing is left to do
 	Patience     time.Duration // with UntilIdle: how long a store may be unreachable; default 30 s
 	Takeover     time.Duration // how long an entry may stay with a silent worker; default 15 s
+	Version      string        // of the program, shown in the list of workers
 	Log          *slog.Logger  // default: none
 }
 
@@ -130,13 +132,13 @@ func (o Options) withDefaults() Options {
 
 // Summary counts what a worker has done.
 type Summary struct {
-	Entries    int64 `json:"entries"`    // outbox entries acknowledged
-	Events     int64 `json:"events"`     // new to the ledger
-	Duplicates int64 `json:"duplicates"` // events the ledger had already
-	Parked     int64 `json:"parked"`     // put into dead letters
-	Booked     int64 `json:"booked"`     // confirmed reservations finalised
-	Expired    int64 `json:"expired"`    // holds taken back
-	Reopened   int64 `json:"reopened"`   // shards
+	Entries    int64 `json:"entries" table:"ENTRIES"`       // outbox entries acknowledged
+	Events     int64 `json:"events" table:"EVENTS"`         // folded by the ledger
+	Duplicates int64 `json:"duplicates" table:"DUPLICATES"` // events the ledger had already
+	Parked     int64 `json:"parked" table:"PARKED"`         // put into dead letters
+	Booked     int64 `json:"booked" table:"BOOKED"`         // confirmed reservations finalised
+	Expired    int64 `json:"expired" table:"EXPIRED"`       // holds taken back
+	Reopened   int64 `json:"reopened" table:"REOPENED"`     // shards
 }
 
 // counters is Summary for concurrent use.
@@ -170,7 +172,7 @@ type Worker struct {
 // New returns a worker with a name of its own. It does nothing before Run.
 func New(stock Stock, ledger Ledger, opt Options) *Worker {
 	opt = opt.withDefaults()
-	me := newPresence(opt.Only)
+	me := newPresence(opt)
 	log := opt.Log.With("worker", me.Name)
 	return &Worker{
 		stock: stock, ledger: ledger, opt: opt, log: log, me: me,
@@ -179,13 +181,13 @@ func New(stock Stock, ledger Ledger, opt Options) *Worker {
 }
 
 // newPresence names the process so that no two workers ever share a name, on whatever machine.
-func newPresence(parts []Part) Presence {
+func newPresence(o Options) Presence {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	name := fmt.Sprintf("%.60s-%d-%s", host, os.Getpid(), rand.Text()[:8])
-	return Presence{Name: name, Host: host, PID: os.Getpid(), Parts: parts, Started: time.Now().UTC()}
+	return Presence{Name: name, Host: host, PID: os.Getpid(), Parts: o.Only, Version: o.Version, Started: time.Now().UTC()}
 }
 
 // Name returns the worker's name, which is also its consumer name in Redis.
@@ -211,7 +213,7 @@ func (w *Worker) Run(ctx context.Context) (Summary, error) {
 		})
 	}
 	err := g.Wait()
-	w.depart(context.WithoutCancel(ctx))
+	w.farewell(context.WithoutCancel(ctx))
 
 	sum := w.done.summary()
 	if err == nil && w.opt.UntilIdle && sum.Parked > 0 {
@@ -303,11 +305,11 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	}
 }
 
-// depart takes the worker off the list of the living. If that fails, its silence will tell.
-func (w *Worker) depart(ctx context.Context) {
+// farewell takes the worker off the list of the living. If that fails, its silence will tell.
+func (w *Worker) farewell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := w.ledger.Depart(ctx, w.me.Name); err != nil {
+	if err := w.ledger.Farewell(ctx, w.me.Name); err != nil {
 		w.log.Debug("could not sign off", "error", err)
 	}
 }

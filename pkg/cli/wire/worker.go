@@ -80,9 +80,40 @@ func (l workerLedger) Lots(ctx context.Context) ([]recovery.LedgerLot, error) {
 
 func (l workerLedger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (worker.Applied, error) {
 	did, err := l.Ledger.Apply(ctx, events, poison)
-	out := worker.Applied{Inserted: did.Inserted, Duplicates: did.Duplicates, Dead: did.Dead, Stopped: map[drop.LotID]fault.Code{}}
+	out := worker.Applied{Folded: did.Folded, Duplicates: did.Duplicates, Dead: did.Dead, Stopped: map[drop.LotID]fault.Code{}}
 	for _, lot := range did.Stopped {
 		out.Stopped[lot.Lot] = lot.Code
 	}
 	return out, err
+}
+
+func (l workerLedger) Gaps(ctx context.Context, open time.Duration) ([]worker.Gap, error) {
+	gaps, err := l.Ledger.Gaps(ctx, open)
+	out := make([]worker.Gap, len(gaps))
+	for i, gap := range gaps {
+		out[i] = worker.Gap(gap)
+	}
+	return out, err
+}
+
+// Finalise books what it claims without a payment gateway: the reference was given at the confirmation.
+func (l workerLedger) Finalise(ctx context.Context, name string, lease time.Duration, limit int) (int, error) {
+	claimed, err := l.ClaimPending(ctx, name, lease, limit)
+	if err != nil || len(claimed) == 0 {
+		return 0, err
+	}
+	return l.FinishPending(ctx, name, claimed)
+}
+
+func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {
+	st, err := l.Status(ctx)
+	return st.Pending, err
+}
+
+func (l workerLedger) Heartbeat(ctx context.Context, p worker.Presence) error {
+	w := ledger.Worker{Name: p.Name, Host: p.Host, PID: p.PID, Version: p.Version, Started: p.Started}
+	for _, part := range p.Parts {
+		w.Parts = append(w.Parts, string(part))
+	}
+	return l.Ledger.Heartbeat(ctx, w)
 }
