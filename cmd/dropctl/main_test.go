@@ -89,12 +89,12 @@ func TestAClosedPipeIsNoError(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Close()
+		_ = r.Close()
 		cmd := as("dropctl", args...)
 		var stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = w, &stderr
 		err = cmd.Run()
-		w.Close()
+		_ = w.Close()
 		if exit := exitOf(t, err); exit != 0 || stderr.Len() > 0 {
 			t.Errorf("%v: exit %d, %v, %s", args, exit, err, &stderr)
 		}
@@ -109,7 +109,7 @@ func TestAFullDiskIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer full.Close()
+	defer func() { _ = full.Close() }()
 	cmd := as("dropctl", "explain")
 	cmd.Stdout = full
 	if exit := exitOf(t, cmd.Run()); exit != 1 {

@@ -117,7 +117,9 @@ type helpText struct {
 	stream term.Stream
 }
 
-func (h *helpText) title(text string) { h.WriteString("\n" + h.stream.Paint(term.Strong, text) + "\n") }
+func (h *helpText) add(format string, args ...any) { _, _ = fmt.Fprintf(h, format, args...) }
+
+func (h *helpText) title(text string) { h.add("\n%s\n", h.stream.Paint(term.Strong, text)) }
 
 func (h *helpText) intro(cmd *cobra.Command) {
 	text := cmd.Long
@@ -127,10 +129,10 @@ func (h *helpText) intro(cmd *cobra.Command) {
 	h.WriteString(strings.TrimSpace(text) + "\n")
 	h.title("Usage")
 	if cmd.HasSubCommands() {
-		fmt.Fprintf(h, "  %s COMMAND\n", cmd.CommandPath())
+		h.add("  %s COMMAND\n", cmd.CommandPath())
 		return
 	}
-	fmt.Fprintf(h, "  %s\n", cmd.UseLine())
+	h.add("  %s\n", cmd.UseLine())
 }
 
 func (h *helpText) commands(cmd *cobra.Command) {
@@ -248,10 +250,10 @@ func (h *helpText) rows(rows [][2]string) {
 		indent := strings.Repeat(" ", left+4)
 		text := strings.TrimPrefix(wrap(r[1], h.stream.Width, indent), indent)
 		if len(r[0]) > left {
-			fmt.Fprintf(h, "  %s\n%s%s\n", r[0], indent, text)
+			h.add("  %s\n%s%s\n", r[0], indent, text)
 			continue
 		}
-		fmt.Fprintf(h, "  %-*s  %s\n", left, r[0], text)
+		h.add("  %-*s  %s\n", left, r[0], text)
 	}
 }
 

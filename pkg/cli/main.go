@@ -9,7 +9,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime/debug"
 
@@ -59,7 +58,7 @@ func (a *app) recovered(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if a.wantsDebug() {
-				fmt.Fprintf(a.err, "%s\n", debug.Stack())
+				a.say("%s\n", debug.Stack())
 			}
 			a.started = true
 			err = fault.New(fault.Failed, "dropctl met a bug in itself: %v", p).

@@ -1,8 +1,9 @@
 package cli
 
 import (
-	"fmt"
+	"errors"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -87,8 +88,10 @@ func fileFlag(cmd *cobra.Command, to *string, usage string) {
 	cmd.Flags().StringVarP(to, "file", "f", "", usage)
 }
 
-func watchFlag(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVarP(to, "watch", "w", false, "go on showing changes until Ctrl-C")
+// watchEveryFlag is set if the user asked to watch: --watch alone means every two seconds.
+func watchEveryFlag(cmd *cobra.Command, to *time.Duration) {
+	cmd.Flags().DurationVarP(to, "watch", "w", 2*time.Second, "show it again and again until Ctrl-C, at this interval")
+	cmd.Flags().Lookup("watch").NoOptDefVal = "2s"
 }
 
 // newGroup makes a command that only holds others. Called by itself it shows its help, with status 2
@@ -149,7 +152,7 @@ func finishGroup(a *app, cmd *cobra.Command) {
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !a.jsonErrors() {
-			fmt.Fprint(a.err, helpOf(cmd, a.errTerm))
+			a.say("%s", helpOf(cmd, a.errTerm))
 		}
 		return fault.New(fault.Usage, "%s needs a command", cmd.CommandPath()).
 			WithHint("see what there is: %s --help", cmd.CommandPath())
@@ -174,7 +177,7 @@ func finishLeaf(a *app, cmd *cobra.Command) {
 }
 
 func argumentError(cmd *cobra.Command, err error) error {
-	if _, ok := err.(*fault.Error); ok {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
 	return fault.Wrap(fault.Usage, err, "%s", cmd.Name()).

@@ -83,7 +83,7 @@ func TestErrorsOfUsage(t *testing.T) {
 		{"version extra", 2, `unknown command "extra"`},
 		{"version -o xml", 2, "table, wide, json"},
 		{"version --jq .[", 2, "no jq expression"},
-		{"version --fields versoin", 2, "the fields are: version, commit"},
+		{"version --fields versio", 2, "the fields are: version, commit"},
 		{"version --timeout soon", 2, "such as 10s"},
 		{"completion", 2, "usage: dropctl completion SHELL"},
 		{"completion fsih", 2, "did you mean dropctl completion fish?"},

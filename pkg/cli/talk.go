@@ -13,6 +13,9 @@ import (
 	"github.com/dropctl/dropctl/pkg/term"
 )
 
+// say writes to stderr. When even that fails there is nobody left to tell.
+func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
+
 // note tells a person something on stderr; --quiet silences it. With -o json stderr has to stay one
 // object, so notes wait: they follow a success, and become part of a failure's object.
 func (a *app) note(format string, args ...any) {
@@ -24,12 +27,12 @@ func (a *app) note(format string, args ...any) {
 		a.notes = append(a.notes, text)
 		return
 	}
-	fmt.Fprintln(a.err, text)
+	a.say("%s\n", text)
 }
 
 func (a *app) releaseNotes() {
 	for _, n := range a.notes {
-		fmt.Fprintln(a.err, n)
+		a.say("%s\n", n)
 	}
 	a.notes = nil
 }
@@ -52,7 +55,7 @@ func (a *app) confirm(ctx context.Context, question string) error {
 	if a.cfg.NoInput || a.jsonErrors() || !a.errTerm.TTY || !term.Look(a.in, term.Never, a.getenv).TTY {
 		return fault.New(fault.NeedsConfirm, "%s: this has to be confirmed, and nobody can be asked here", question)
 	}
-	fmt.Fprintf(a.err, "%s [y/N] ", render.Clean(question))
+	a.say("%s [y/N] ", render.Clean(question))
 	answer := make(chan string, 1)
 	go func() { // a read from a terminal cannot be cancelled; it ends with the process
 		line, _ := bufio.NewReader(a.in).ReadString('\n')
@@ -60,7 +63,7 @@ func (a *app) confirm(ctx context.Context, question string) error {
 	}()
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(a.err)
+		a.say("\n")
 		return ctx.Err()
 	case line := <-answer:
 		switch strings.ToLower(strings.TrimSpace(line)) {
@@ -97,8 +100,8 @@ func (a *app) printError(err error) {
 		_ = enc.Encode(view)
 		return
 	}
-	fmt.Fprintf(a.err, "%s %s (%s)\n", a.errTerm.Paint(term.Bad, "dropctl:"), render.Clean(f.Error()), f.Code)
+	a.say("%s %s (%s)\n", a.errTerm.Paint(term.Bad, "dropctl:"), render.Clean(f.Error()), f.Code)
 	if hint := fault.HintOf(f); hint != "" {
-		fmt.Fprintf(a.err, "%s %s\n", a.errTerm.Paint(term.Strong, "hint:"), render.Clean(hint))
+		a.say("%s %s\n", a.errTerm.Paint(term.Strong, "hint:"), render.Clean(hint))
 	}
 }

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"errors"
 	"math"
 	"math/big"
 	"strings"
@@ -34,7 +35,7 @@ func (f filter) run(doc any) (string, error) {
 			return b.String(), nil
 		}
 		if err, ok := result.(error); ok {
-			if halt, ok := err.(*gojq.HaltError); ok && halt.Value() == nil {
+			if halt, ok := errors.AsType[*gojq.HaltError](err); ok && halt.Value() == nil {
 				return b.String(), nil
 			}
 			return "", fault.Wrap(fault.Usage, err, "--jq").WithField("jq").

@@ -256,8 +256,10 @@ func TestClosedPipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
-	r.Close()
+	t.Cleanup(func() { _ = w.Close() })
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
 	p, err := New(w, Options{})
 	if err != nil {
 		t.Fatal(err)

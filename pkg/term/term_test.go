@@ -43,7 +43,7 @@ func TestLookAtWhatIsNoTerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	t.Cleanup(func() { _ = file.Close() })
 	var none *os.File
 	for _, stream := range []any{file, new(bytes.Buffer), nil, none} {
 		s := Look(stream, Auto, func(string) string { return "" })

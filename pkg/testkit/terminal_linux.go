@@ -16,7 +16,7 @@ func Terminal(t testing.TB) (person, program *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { person.Close() })
+	t.Cleanup(func() { _ = person.Close() })
 	conn, err := person.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +35,6 @@ func Terminal(t testing.TB) (person, program *os.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { program.Close() })
+	t.Cleanup(func() { _ = program.Close() })
 	return person, program
 }
