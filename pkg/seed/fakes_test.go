@@ -107,7 +107,7 @@ func (s fakeStock) Load(ctx context.Context, r LoadRequest) error {
 			return fault.New(fault.Conflict, "lot %s is there", id)
 		}
 		if !s.door.Exists {
-			s.door.Exists, s.door.OpenRun = true, s.door.Run
+			s.door.Exists, s.door.OpenRun, s.door.Installation = true, s.door.Run, installation
 		}
 		st := &drop.LotState{Definition: r.Definition, Totals: drop.Totals{Capacity: r.Definition.Stock, Available: r.Definition.Stock},
 			Watermark: drop.Watermark{Epoch: r.Epoch, Seq: r.Closing.Seq}, Run: s.door.Run, OpenRun: s.door.OpenRun}

@@ -76,27 +76,11 @@ func (s *seeder) plan(ctx context.Context, rows []Row, lots []drop.LotID) ([]*st
 			steps[i] = (&step{target: row.over(state.Definition), state: state}).stop(Blocked,
 				fault.New(fault.Foreign, "Redis has lot %s, which the ledger does not know", id).With("lot", string(id)))
 		default:
-			shard, err := s.shard(ctx, id)
-			if err != nil {
-				return nil, err
-			}
-			steps[i] = planAbsent(row, l, inLedger, shard)
+			steps[i] = planAbsent(row, l, inLedger, s.doors[id.Shard(len(s.doors))])
 		}
 		steps[i].dry = s.o.DryRun
 	}
 	return steps, s.checkAdjustments(ctx, steps, known)
-}
-
-func (s *seeder) shard(ctx context.Context, id drop.LotID) (drop.ShardState, error) {
-	n := id.Shard(s.stock.Shards())
-	if state, ok := s.shards[n]; ok {
-		return state, nil
-	}
-	state, err := s.stock.ShardState(ctx, n)
-	if err == nil {
-		s.shards[n] = state
-	}
-	return state, err
 }
 
 // planAbsent plans a lot that Redis has not.
@@ -173,7 +157,7 @@ func (s *seeder) checkAdjustments(ctx context.Context, steps []*step, known map[
 	from := map[int]map[drop.LotID]drop.Watermark{}
 	for _, st := range steps {
 		if id := st.target.Lot; st.action == Change && st.target.Stock != st.state.Capacity {
-			shard := id.Shard(s.stock.Shards())
+			shard := id.Shard(len(s.doors))
 			if from[shard] == nil {
 				from[shard] = map[drop.LotID]drop.Watermark{}
 			}

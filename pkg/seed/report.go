@@ -3,6 +3,7 @@ package seed
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -56,6 +57,30 @@ func (st *step) item() Item {
 		it.Result = ResultChanged
 	}
 	return it
+}
+
+// Summary says in one line what changes or what went wrong; "" if there is nothing to say.
+func (it Item) Summary() string {
+	parts := make([]string, len(it.Changes))
+	for i, c := range it.Changes {
+		parts[i] = fmt.Sprintf("%s %v -> %v", c.Field, shown(c.From), shown(c.To))
+	}
+	changes := strings.Join(parts, ", ")
+	switch {
+	case it.Message == "":
+		return changes
+	case changes == "":
+		return it.Message
+	}
+	return changes + ": " + it.Message
+}
+
+// shown makes an empty value visible.
+func shown(value any) any {
+	if value == "" {
+		return "none"
+	}
+	return value
 }
 
 func (it Item) failed(err error) Item {

@@ -87,15 +87,16 @@ type Lot struct {
 
 // Options say how to seed.
 type Options struct {
-	Actor     string
-	Overwrite bool // set the stock also where somebody else changed it since the last seed
-	DryRun    bool // plan only
-	ExitCode  bool // with DryRun: fault.WouldChange if something would change
+	Installation string // the ledger's; Redis must not hold another one's data
+	Actor        string
+	Overwrite    bool // set the stock also where somebody else changed it since the last seed
+	DryRun       bool // plan only
+	ExitCode     bool // with DryRun: fault.WouldChange if something would change
 }
 
 const (
 	chunkSize   = 500 // lots planned and locked together: bounds locks, memory and what an interruption leaves undone
-	parallelism = 8   // lots in work at the same time
+	parallelism = 8   // lots or shards in work at the same time
 )
 
 // Run plans every row and, unless it is a dry run, carries the plan out. It returns one item for each row,
@@ -103,7 +104,10 @@ const (
 // common code of what failed, or fault.Partial if some rows are done and some are not. Without any item
 // nothing was attempted.
 func Run(ctx context.Context, rows []Row, stock Stock, ledger Ledger, o Options) ([]Item, error) {
-	s := &seeder{stock: stock, ledger: ledger, o: o, shards: map[int]drop.ShardState{}}
+	s := &seeder{stock: stock, ledger: ledger, o: o, doors: make([]drop.ShardState, stock.Shards())}
+	if err := s.lookAtDoors(ctx); err != nil {
+		return nil, err
+	}
 	var items []Item
 	for chunk := range slices.Chunk(rows, chunkSize) {
 		done, err := s.chunk(ctx, chunk)
@@ -126,7 +130,24 @@ type seeder struct {
 	stock  Stock
 	ledger Ledger
 	o      Options
-	shards map[int]drop.ShardState // doors seen while planning
+	doors  []drop.ShardState // of each shard, as the run began
+}
+
+// lookAtDoors looks at every shard, also those without a lot to seed: a shard nobody has used yet must not
+// take the lots of one installation while its neighbours hold another's.
+func (s *seeder) lookAtDoors(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelism)
+	for n := range s.doors {
+		group.Go(func() (err error) {
+			s.doors[n], err = s.stock.ShardState(ctx, n)
+			if err == nil && s.doors[n].Exists && s.doors[n].Installation != s.o.Installation {
+				return fault.New(fault.Foreign, "Redis holds data of installation %s, the ledger is of %s", s.doors[n].Installation, s.o.Installation)
+			}
+			return err
+		})
+	}
+	return group.Wait()
 }
 
 // chunk plans and applies some rows under their locks. An error means that none of them was attempted.
@@ -257,7 +278,7 @@ func (s *seeder) record(ctx context.Context, steps []*step) {
 	byShard := map[int][]*step{}
 	for _, st := range steps {
 		if st.err == nil && st.unseen {
-			shard := st.target.Lot.Shard(s.stock.Shards())
+			shard := st.target.Lot.Shard(len(s.doors))
 			byShard[shard] = append(byShard[shard], st)
 		}
 	}

@@ -18,7 +18,7 @@ func run(t *testing.T, s *shop, text string, o Options) ([]Item, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Actor = "ci"
+	o.Actor, o.Installation = "ci", installation
 	items, err := Run(t.Context(), rows, fakeStock{s}, fakeLedger{s}, o)
 	if len(s.locked) > 0 {
 		t.Errorf("locks are left: %v", s.locked)
@@ -175,7 +175,7 @@ func TestAdjustmentsAreKept(t *testing.T) {
 
 func seedOver(s *shop, stock int64) {
 	rows := []Row{{Definition: drop.Definition{Lot: "a", Stock: stock}, given: [len(fieldNames)]bool{fieldLot: true, fieldStock: true}}}
-	if _, err := Run(context.Background(), rows, fakeStock{s}, fakeLedger{s}, Options{Actor: "ci", Overwrite: true}); err != nil {
+	if _, err := Run(context.Background(), rows, fakeStock{s}, fakeLedger{s}, Options{Actor: "ci", Installation: installation, Overwrite: true}); err != nil {
 		panic(err)
 	}
 }
@@ -303,12 +303,12 @@ func TestInterruptedRunSaysSo(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s.failAt, s.late, s.atFails = chunkSize*3+100, true, cancel
-	items, err := Run(ctx, rows, fakeStock{s}, fakeLedger{s}, Options{Actor: "ci"})
+	items, err := Run(ctx, rows, fakeStock{s}, fakeLedger{s}, Options{Actor: "ci", Installation: installation})
 	if !fault.Is(err, fault.Interrupted) || len(items) != len(rows) || items[len(items)-1].Action != Skipped || items[0].Result != ResultCreated {
 		t.Errorf("an interrupted run ends with %d items, %v", len(items), err)
 	}
 	s.failAt = 0
-	if items, err = Run(t.Context(), rows, fakeStock{s}, fakeLedger{s}, Options{Actor: "ci"}); err != nil || len(s.redis) != len(rows) {
+	if items, err = Run(t.Context(), rows, fakeStock{s}, fakeLedger{s}, Options{Actor: "ci", Installation: installation}); err != nil || len(s.redis) != len(rows) {
 		t.Errorf("the run after it ends with %d items, %v", len(items), err)
 	}
 	counts := map[int]int{}
@@ -317,6 +317,15 @@ func TestInterruptedRunSaysSo(t *testing.T) {
 	}
 	if len(counts) != 1 || counts[1] != len(rows) {
 		t.Errorf("lots by number of loads: %v", counts)
+	}
+}
+
+func TestAnotherInstallationsRedisIsRefused(t *testing.T) {
+	s := newShop()
+	s.door = drop.ShardState{Exists: true, Installation: "elsewhere", Run: "r1", OpenRun: "r1"}
+	items, err := run(t, s, "lot,stock\na,5\n", Options{})
+	if items != nil || !fault.Is(err, fault.Foreign) || len(s.ledger) != 0 {
+		t.Errorf("%+v, %v; the ledger has %v", items, err, s.ledger)
 	}
 }
 
