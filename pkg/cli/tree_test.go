@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -346,6 +347,31 @@ func TestCompletionFilesAreFresh(t *testing.T) {
 		}
 		if string(got) != want {
 			t.Errorf("completions/%s is stale; run: make completions", file)
+		}
+	}
+}
+
+// Commands that texts may name before they exist; a name leaves this list when its command comes.
+var announced = []string{
+	"seed", "lot list", "lot show", "lot open", "lot pause", "reservation show", "release", "refund", "restore", "worker",
+	"reconcile", "status", "outbox list", "migrate up",
+}
+
+var mention = regexp.MustCompile(`\bdropctl ([a-z]+)(?: ([a-z]+))?`)
+
+func TestTextsNameRealCommands(t *testing.T) {
+	texts := map[string]string{"formatting": formattingText, "files": filesText, "recovery": recoveryText}
+	for _, e := range fault.All() {
+		texts["the hint of "+string(e.Code)] = e.Hint
+	}
+	root := newTree()
+	for where, text := range texts {
+		for _, m := range mention.FindAllStringSubmatch(text, -1) {
+			cmd, rest, err := root.Find(strings.Fields(m[1] + " " + m[2]))
+			exists := err == nil && cmd != root && (len(rest) == 0 || !cmd.HasSubCommands())
+			if !exists && !slices.Contains(announced, m[1]) && !slices.Contains(announced, m[1]+" "+m[2]) {
+				t.Errorf("%s names %q, which is no command", where, m[0])
+			}
 		}
 	}
 }
