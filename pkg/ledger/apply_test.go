@@ -109,6 +109,7 @@ func TestALongWaitingRunIsFoldedByThePass(t *testing.T) {
 }
 
 func TestTwoEventsAtOnePlaceAreAFork(t *testing.T) {
+	l, _ := newLedger(t)
 	for name, order := range map[string]func(l *Ledger, first, second drop.Event){
 		"in one call":  func(l *Ledger, a, b drop.Event) { apply(t, l, a, b) },
 		"in two calls": func(l *Ledger, a, b drop.Event) { apply(t, l, a); apply(t, l, b) },
@@ -123,8 +124,8 @@ func TestTwoEventsAtOnePlaceAreAFork(t *testing.T) {
 		"the loser comes late": func(l *Ledger, a, b drop.Event) { apply(t, l, a); apply(t, l, a, b); apply(t, l, b) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := newLedger(t)
-			r := seeded(t, l, "lot", 10)
+			lot := newLot()
+			r := seeded(t, l, lot, 10)
 			apply(t, l, r.take()...)
 			r.hold("ann", 1)
 			first := r.take()[0]
@@ -132,8 +133,8 @@ func TestTwoEventsAtOnePlaceAreAFork(t *testing.T) {
 			r.hold("bob", 1)
 			second := r.take()[0]
 			order(l, first, second)
-			wantStopped(t, l, "lot", fault.StopFork)
-			if dead, err := l.DeadLetters(t.Context(), "lot", 0, 10); err != nil || len(dead) != 1 || dead[0].Code != fault.StopFork {
+			wantStopped(t, l, lot, fault.StopFork)
+			if dead, err := l.DeadLetters(t.Context(), lot, 0, 10); err != nil || len(dead) != 1 || dead[0].Code != fault.StopFork {
 				t.Errorf("dead letters %+v, %v", dead, err)
 			}
 			r.hold("cid", 1)
@@ -148,10 +149,11 @@ func fixN(ev *drop.Event) { ev.Reservation.N = ev.Seq }
 
 // What Redis did after the watermark at which an epoch was closed is a ghost, whenever it arrives.
 func TestEventsOfAClosedEpochAreGhosts(t *testing.T) {
+	l, _ := newLedger(t)
 	for name, early := range map[string]bool{"waiting when it closes": true, "arriving afterwards": false} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := newLedger(t)
-			r := seeded(t, l, "lot", 10)
+			lot := newLot()
+			r := seeded(t, l, lot, 10)
 			a := r.hold("ann", 2)
 			apply(t, l, r.take()...)
 			lost := r.hold("bob", 1)
@@ -164,7 +166,7 @@ func TestEventsOfAClosedEpochAreGhosts(t *testing.T) {
 					t.Fatalf("applied %+v", got)
 				}
 			}
-			issued := issue(t, l, "lot")
+			issued := issue(t, l, lot)
 			if issued.Epoch != 2 || issued.Closing != (drop.Watermark{Epoch: 1, Seq: 2}) || issued.Lot.Held != 2 || (issued.Ghosts == 2) != early {
 				t.Errorf("issued %+v", issued)
 			}
@@ -172,14 +174,14 @@ func TestEventsOfAClosedEpochAreGhosts(t *testing.T) {
 			r.confirm(a, 2, "pay-ann-2")
 			apply(t, l, append(late, r.take()...)...)
 			apply(t, l, late...)
-			wantTotals(t, l, "lot", 10, 0, 2)
-			if got := deadCodes(t, l, "lot"); got != "ghost@1.4 ghost@1.5" {
+			wantTotals(t, l, lot, 10, 0, 2)
+			if got := deadCodes(t, l, lot); got != "ghost@1.4 ghost@1.5" {
 				t.Errorf("dead letters: %s", got)
 			}
-			if got := dueRefs(t, l, "lot"); got != "ghost:pay-bob:1 ghost:pay-ann:2" {
+			if got := dueRefs(t, l, lot); got != "ghost:pay-bob:1 ghost:pay-ann:2" {
 				t.Errorf("refunds due: %s", got)
 			}
-			wantStopped(t, l, "lot", "")
+			wantStopped(t, l, lot, "")
 		})
 	}
 }
@@ -279,6 +281,7 @@ func TestARejectedHoldCountsNowhere(t *testing.T) {
 }
 
 func TestWhatDoesNotFitStopsItsLotAlone(t *testing.T) {
+	l, _ := newLedger(t)
 	ghost := &drop.Reservation{ID: drop.ReservationID{Lot: "bad", Attempt: drop.AttemptOf("bad", "u", "k"), N: 1}, Qty: 1}
 	for name, c := range map[string]struct {
 		write func(r *redis, held, sold *drop.Reservation)
@@ -298,28 +301,27 @@ func TestWhatDoesNotFitStopsItsLotAlone(t *testing.T) {
 		}, fault.StopUnfoldable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := newLedger(t)
-			bad, good := seeded(t, l, "bad", 10), seeded(t, l, "good", 10)
+			badLot, goodLot := newLot(), newLot()
+			bad, good := seeded(t, l, badLot, 10), seeded(t, l, goodLot, 10)
 			held, sold := bad.hold("ann", 2), bad.hold("bob", 2)
 			bad.confirm(sold, 2, "pay")
 			apply(t, l, bad.take()...)
-			held2, sold2 := bad.held, bad.sold
 			c.write(bad, held, sold)
 			good.hold("ann", 1)
 			apply(t, l, append(bad.take(), good.take()...)...)
-			wantStopped(t, l, "bad", c.code)
-			wantStopped(t, l, "good", "")
-			wantTotals(t, l, "good", 10, 1, 0)
-			wantTotals(t, l, "bad", 10, 2, 2)
-			if dead, err := l.DeadLetters(t.Context(), "bad", 0, 10); err != nil || len(dead) != 1 || dead[0].Code != c.code {
+			wantStopped(t, l, badLot, c.code)
+			wantStopped(t, l, goodLot, "")
+			wantTotals(t, l, goodLot, 10, 1, 0)
+			wantTotals(t, l, badLot, 10, 2, 2)
+			if dead, err := l.DeadLetters(t.Context(), badLot, 0, 10); err != nil || len(dead) != 1 || dead[0].Code != c.code {
 				t.Errorf("dead letters %+v, %v", dead, err)
 			}
-			_, _ = held2, sold2
 		})
 	}
 }
 
 func TestALoadMustAgreeWithTheClosedEpoch(t *testing.T) {
+	l, _ := newLedger(t)
 	for name, spoil := range map[string]func(*Issued){
 		"held":     func(i *Issued) { i.Lot.Held-- },
 		"sold":     func(i *Issued) { i.Lot.Sold++ },
@@ -327,20 +329,20 @@ func TestALoadMustAgreeWithTheClosedEpoch(t *testing.T) {
 		"closing":  func(i *Issued) { i.Closing.Epoch = 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := newLedger(t)
-			r := seeded(t, l, "lot", 10)
+			lot := newLot()
+			r := seeded(t, l, lot, 10)
 			r.hold("ann", 1)
 			apply(t, l, r.take()...)
-			issued := issue(t, l, "lot")
+			issued := issue(t, l, lot)
 			spoil(&issued)
 			r.load(issued)
 			apply(t, l, r.take()...)
-			wantStopped(t, l, "lot", fault.StopLoadMismatch)
+			wantStopped(t, l, lot, fault.StopLoadMismatch)
 			// A rebuild heals it.
-			r.load(issue(t, l, "lot"))
+			r.load(issue(t, l, lot))
 			apply(t, l, r.take()...)
-			wantStopped(t, l, "lot", "")
-			wantTotals(t, l, "lot", 10, 1, 0)
+			wantStopped(t, l, lot, "")
+			wantTotals(t, l, lot, 10, 1, 0)
 		})
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -41,6 +44,11 @@ func newLedger(t testing.TB) (*Ledger, testkit.Database) {
 	db := migrated(t)
 	return open(t, db), db
 }
+
+var lotsNamed atomic.Int64
+
+// newLot returns a lot id that no other test uses, so that tests can share a database.
+func newLot() drop.LotID { return drop.LotID(fmt.Sprint("lot-", lotsNamed.Add(1))) }
 
 // redis is a lot as Redis would change it: it writes the events that the scripts would.
 type redis struct {
@@ -258,4 +266,15 @@ func salesOf(t testing.TB, l *Ledger, lot drop.LotID) Sales {
 		t.Fatal(err)
 	}
 	return sales[lot]
+}
+
+// openPool connects without the ledger's help.
+func openPool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }

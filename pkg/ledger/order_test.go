@@ -1,0 +1,234 @@
+package ledger
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// randomHistory lets a lot live through n random changes, as Redis could.
+func randomHistory(r *redis, pick func(n int) int, n int) {
+	for range n {
+		var held, sold []*drop.Reservation
+		for _, k := range slices.Sorted(mapKeys(r.live)) {
+			switch r.live[k].State {
+			case drop.Held:
+				held = append(held, r.live[k])
+			case drop.Confirmed:
+				sold = append(sold, r.live[k])
+			}
+		}
+		available := r.def.Stock - r.held - r.sold
+		switch c := pick(10); {
+		case c < 4 && available > 0:
+			r.hold(fmt.Sprint("user-", pick(5)), 1+int64(pick(int(min(available, 3)))))
+		case c < 6 && len(held) > 0:
+			res := held[pick(len(held))]
+			r.confirm(res, 1+int64(pick(int(res.Qty))), fmt.Sprint("pay-", r.seq))
+		case c == 6 && len(held) > 0:
+			res := held[pick(len(held))]
+			r.release(res, int64(pick(int(res.Qty))))
+		case c == 7 && len(held) > 0:
+			r.expire(held[pick(len(held))])
+		case c == 8 && len(sold) > 0:
+			res := sold[pick(len(sold))]
+			r.refund(res, 1+int64(pick(int(res.Qty))), pick(2) == 0)
+		case c == 9 && len(held) > 0:
+			r.extend(held[pick(len(held))])
+		default:
+			r.adjust(r.def.Stock + int64(pick(3)))
+		}
+	}
+}
+
+func mapKeys(m map[int64]*drop.Reservation) func(yield func(int64) bool) {
+	return func(yield func(int64) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// dump returns all that was recorded of the lots, times of recording and numbers of rows apart.
+func dump(t testing.TB, db testkit.Database, lots []string) string {
+	t.Helper()
+	in := "('" + strings.Join(lots, "','") + "')"
+	var b strings.Builder
+	for _, q := range []string{
+		`SELECT lot, capacity, held, sold, epoch, seq, hash, open_epoch, waiting, stopped, stopped_reason, event_at, adjust_actor FROM lots WHERE lot IN %s ORDER BY lot`,
+		`SELECT lot, epoch, seq, kind, reservation, event_at, line, hash FROM reservation_events WHERE lot IN %s ORDER BY lot, epoch, seq`,
+		`SELECT * FROM reservations WHERE lot IN %s ORDER BY lot, n`,
+		`SELECT lot, n, units, refunded, ref, state, reason, entries FROM pending_allocations WHERE lot IN %s ORDER BY lot, n`,
+		`SELECT lot, n, entry, kind, units, ref FROM order_ledger WHERE lot IN %s ORDER BY lot, n, entry`,
+		`SELECT lot, epoch, seq, n, units, ref, why FROM refunds_due WHERE lot IN %s ORDER BY lot, epoch, seq, n`,
+		`SELECT lot, epoch, seq, code, line FROM dead_letters WHERE lot IN %s ORDER BY lot, epoch, seq, line`,
+		`SELECT lot, epoch, seq, line FROM waiting_events WHERE lot IN %s ORDER BY lot, epoch, seq`,
+	} {
+		b.WriteString(db.SQL(t, fmt.Sprintf(q, in)))
+		b.WriteString("\n--\n")
+	}
+	return b.String()
+}
+
+// twins opens two ledgers of one installation, to compare two ways to the same end.
+func twins(t testing.TB) (a, b *Ledger, dbA, dbB testkit.Database) {
+	t.Helper()
+	dbA, dbB = migrated(t), migrated(t)
+	dbB.SQL(t, "UPDATE settings SET installation = '"+dbA.SQL(t, "SELECT installation FROM settings")+"'")
+	return open(t, dbA), open(t, dbB), dbA, dbB
+}
+
+// However events arrive (in any order, repeated, in batches, by two workers at once), the end is that of
+// applying them in order, and nobody waits in a circle.
+func TestAnyArrivalEndsAsInOrder(t *testing.T) {
+	inOrder, shuffled, dbA, dbB := twins(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		var lots []string
+		var history []drop.Event
+		for range rapid.IntRange(1, 3).Draw(rt, "lots") {
+			lot := newLot()
+			lots = append(lots, string(lot))
+			seeded(t, shuffled, lot, 8)
+			r := seeded(t, inOrder, lot, 8)
+			randomHistory(r, func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }, rapid.IntRange(1, 25).Draw(rt, "changes"))
+			history = append(history, r.take()...)
+		}
+		for _, ev := range history {
+			apply(t, inOrder, ev)
+		}
+		seed := rapid.Uint64().Draw(rt, "shuffle")
+		var both sync.WaitGroup
+		for worker := range uint64(2) {
+			both.Go(func() { applyShuffled(t, shuffled, history, rand.New(rand.NewPCG(seed, worker))) })
+		}
+		both.Wait()
+		if _, err := shuffled.FoldWaiting(t.Context()); err != nil {
+			rt.Fatal(err)
+		}
+		if want, got := dump(t, dbA, lots), dump(t, dbB, lots); want != got {
+			rt.Fatalf("in order:\n%s\nshuffled:\n%s", want, got)
+		}
+		for _, lot := range lots {
+			if v, err := shuffled.Verify(t.Context(), drop.LotID(lot)); err != nil || v.Bad != "" {
+				rt.Fatalf("verify: %+v, %v", v, err)
+			}
+		}
+	})
+}
+
+// applyShuffled applies all events, some of them twice, in batches of random size and order.
+func applyShuffled(t testing.TB, l *Ledger, events []drop.Event, r *rand.Rand) {
+	all := append(slices.Clone(events), events[:r.IntN(len(events)+1)]...)
+	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for len(all) > 0 {
+		n := 1 + r.IntN(min(len(all), 10))
+		if _, err := l.Apply(t.Context(), all[:n], nil); err != nil {
+			t.Error(err)
+			return
+		}
+		all = all[n:]
+	}
+}
+
+// Every order of a short history, each event alone.
+func TestEveryPermutationEndsAsInOrder(t *testing.T) {
+	l, db := newLedger(t)
+	permute([]int{0, 1, 2, 3, 4}, func(order []int) {
+		lot := newLot()
+		r := seeded(t, l, lot, 5)
+		a := r.hold("ann", 2)
+		r.confirm(a, 1, "pay")
+		r.refund(a, 1, false)
+		r.hold("bob", 1)
+		events := r.take()
+		for _, i := range order {
+			apply(t, l, events[i])
+		}
+		wantTotals(t, l, lot, 4, 1, 0)
+	})
+	if got := db.SQL(t, "SELECT count(*) FROM waiting_events"); got != "0" {
+		t.Errorf("%s events wait", got)
+	}
+}
+
+func permute(order []int, fn func([]int)) {
+	var rec func(k int)
+	rec = func(k int) {
+		if k == len(order) {
+			fn(order)
+			return
+		}
+		for i := k; i < len(order); i++ {
+			order[k], order[i] = order[i], order[k]
+			rec(k + 1)
+			order[k], order[i] = order[i], order[k]
+		}
+	}
+	rec(0)
+}
+
+// The connection is cut again and again while events are applied; repeating the call applies each exactly once.
+func TestACutConnectionAppliesNothingTwice(t *testing.T) {
+	l, db := newLedger(t)
+	superuser := openPool(t, db.URL(lab.Superuser))
+	lot := newLot()
+	r := seeded(t, l, lot, 1000)
+	randomHistory(r, rand.New(rand.NewPCG(1, 2)).IntN, 1500)
+	events := r.take()
+
+	stop := make(chan struct{})
+	var cutter sync.WaitGroup
+	cuts := 0
+	cutter.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			var n int
+			err := superuser.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name = 'dropctl-test' AND state = 'active'`).Scan(&n)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			cuts += n
+		}
+	})
+	failed := 0
+	for batch := range slices.Chunk(events, 50) {
+		for {
+			_, err := l.Apply(t.Context(), batch, nil)
+			if err == nil {
+				break
+			}
+			if failed++; failed == 20 {
+				close(stop)
+				cutter.Wait()
+			}
+		}
+	}
+	if failed < 20 {
+		close(stop)
+		cutter.Wait()
+	}
+	if cuts == 0 || failed == 0 {
+		t.Errorf("%d connections were cut and %d calls failed: the test tested nothing", cuts, failed)
+	}
+	wantTotals(t, l, lot, r.def.Stock, r.held, r.sold)
+	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" || v.Events != int64(len(events)) {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+}
