@@ -329,7 +329,11 @@ func FuzzYAML(f *testing.F) {
 func fuzz(t *testing.T, format Format, text string) {
 	rows, err := Read(strings.NewReader(text), Input{Name: "x", Format: format})
 	if err != nil {
-		lines := strings.Count(text, "\n") + 2 // YAML may name the end of the file
+		// YAML has more line breaks than one, and may name the end of the file.
+		lines := 2 + strings.Count(text, "\n")
+		if format == YAML {
+			lines += strings.Count(text, "\r") + strings.Count(text, "\u0085") + strings.Count(text, "\u2028") + strings.Count(text, "\u2029")
+		}
 		for _, p := range Problems(err) {
 			if p.Line < 1 || p.Line > lines || p.Column < 1 {
 				t.Fatalf("%q: the place %d:%d of %q is not in the file", text, p.Line, p.Column, p.Message)
