@@ -3,7 +3,29 @@ package worker
 import (
 	"context"
 	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
 )
+
+// Bookings is what finalise needs of PostgreSQL.
+type Bookings interface {
+	// ClaimPending gives the worker up to limit confirmed reservations, for the length of a lease.
+	ClaimPending(ctx context.Context, worker string, lease time.Duration, limit int) ([]Pending, error)
+	// FinishPending books what the worker claimed as sold and returns how many; what went to another worker
+	// meanwhile is left to that one.
+	FinishPending(ctx context.Context, worker string, claimed []Pending) (int, error)
+	// Unbooked returns how many confirmed reservations are not booked, those claimed by others included.
+	Unbooked(ctx context.Context) (int64, error)
+}
+
+// Pending is a confirmed reservation that one worker has claimed.
+type Pending struct {
+	Reservation drop.ReservationID
+	User        string
+	Units       int64
+	Ref         string // payment reference given at the confirmation
+	Confirmed   time.Time
+}
 
 const (
 	lease         = 30 * time.Second
@@ -15,20 +37,43 @@ const (
 // any case. What a dead worker has claimed comes back when its lease runs out.
 func (w *Worker) finalise(ctx context.Context) error {
 	for {
-		// A claim that is not finished blocks its reservations for the whole lease, so a stop waits for it.
-		batch, cancel := context.WithTimeout(context.WithoutCancel(ctx), lease)
-		n, err := w.ledger.Finalise(batch, w.me.Name, lease, finaliseBatch)
-		cancel()
+		claimed, err := w.ledger.ClaimPending(context.WithoutCancel(ctx), w.me.Name, lease, finaliseBatch)
 		if err != nil {
 			return err
 		}
-		w.done.booked.Add(int64(n))
+		if len(claimed) > 0 {
+			if err := w.book(ctx, claimed); err != nil {
+				return err
+			}
+		}
 		w.health.fine("finalise")
-		if n == finaliseBatch && ctx.Err() == nil {
+		if len(claimed) == finaliseBatch && ctx.Err() == nil {
 			continue
 		}
 		if !sleep(ctx, finaliseEvery, w.confirmed) {
 			return nil
+		}
+	}
+}
+
+// book finishes a claim. Dropping it would block its reservations for the rest of the lease, so it is tried
+// again until then, and a stop lets the attempt under way end.
+func (w *Worker) book(ctx context.Context, claimed []Pending) error {
+	leased := time.Now().Add(lease)
+	pause := backoff{}
+	for {
+		// The payment gateway comes in here, outside of any transaction: payment `none` has nothing to ask.
+		n, err := w.ledger.FinishPending(context.WithoutCancel(ctx), w.me.Name, claimed)
+		if err == nil {
+			w.done.booked.Add(int64(n))
+			return nil
+		}
+		if fatal(err) || time.Now().After(leased) {
+			return err
+		}
+		w.health.failed("finalise", err)
+		if !pause.wait(ctx) {
+			return err
 		}
 	}
 }

@@ -125,6 +125,9 @@ func (r *relayer) step(ctx context.Context) error {
 		}
 	}
 	granted, count, block := 0, 1, idleBlock
+	if r.opt.UntilIdle {
+		block /= 10 // nobody waits a second for the end
+	}
 	if r.busy {
 		var err error
 		if granted, err = r.tokens(ctx); err != nil || granted == 0 {

@@ -232,11 +232,13 @@ func (s *shop) pending(t testing.TB) (n int64) {
 	return n
 }
 
-func (s *shop) door(t testing.TB, lot drop.LotID) drop.ShardState {
+// door looks at the door of the lot's shard. A first look after a restart may find its connection dead.
+func (s *shop) door(t testing.TB, lot drop.LotID) (st drop.ShardState) {
 	t.Helper()
-	st, err := s.stock.ShardState(t.Context(), lot.Shard(shards))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return drop.ShardState(st)
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		now, err := s.stock.ShardState(t.Context(), lot.Shard(shards))
+		st = drop.ShardState(now)
+		return err == nil, errorText(err)
+	})
+	return st
 }

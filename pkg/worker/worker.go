@@ -41,11 +41,7 @@ type Stock interface {
 type Ledger interface {
 	recovery.Ledger
 	Journal
-
-	// Finalise claims at most limit confirmed reservations for the time of the lease, books them as sales
-	// and returns how many it booked. Unbooked returns how many are left, those of other workers included.
-	Finalise(ctx context.Context, worker string, lease time.Duration, limit int) (int, error)
-	Unbooked(ctx context.Context) (int64, error)
+	Bookings
 
 	// Heartbeat records that the worker is alive; Farewell that it has stopped in good order.
 	Heartbeat(ctx context.Context, w Presence) error

@@ -211,7 +211,7 @@ func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
 	for from := 0; from < 1000; from += 50 {
 		s.sell(t, "truffle", from, 50)
 	}
-	s.start(t, worker.Options{Rate: 1000})
+	s.start(t, worker.Options{Rate: 1000, Log: testLog(t)})
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
 		return s.sql(t, `SELECT count(*) > 100 FROM reservation_events`) == "t", "nothing is recorded"
 	})

@@ -96,13 +96,21 @@ func (l workerLedger) Gaps(ctx context.Context, open time.Duration) ([]worker.Ga
 	return out, err
 }
 
-// Finalise books what it claims without a payment gateway: the reference was given at the confirmation.
-func (l workerLedger) Finalise(ctx context.Context, name string, lease time.Duration, limit int) (int, error) {
-	claimed, err := l.ClaimPending(ctx, name, lease, limit)
-	if err != nil || len(claimed) == 0 {
-		return 0, err
+func (l workerLedger) ClaimPending(ctx context.Context, name string, lease time.Duration, limit int) ([]worker.Pending, error) {
+	claimed, err := l.Ledger.ClaimPending(ctx, name, lease, limit)
+	out := make([]worker.Pending, len(claimed))
+	for i, p := range claimed {
+		out[i] = worker.Pending(p)
 	}
-	return l.FinishPending(ctx, name, claimed)
+	return out, err
+}
+
+func (l workerLedger) FinishPending(ctx context.Context, name string, claimed []worker.Pending) (int, error) {
+	list := make([]ledger.Pending, len(claimed))
+	for i, p := range claimed {
+		list[i] = ledger.Pending(p)
+	}
+	return l.Ledger.FinishPending(ctx, name, list)
 }
 
 func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {
