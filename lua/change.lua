@@ -3,45 +3,42 @@
 --
 -- KEYS  gated, see common.lua, one lot
 -- ARGV  4 lot id, 5 actor, 6 reason, 7 how many due attempts may be looked at, 8 '1' for a trial that changes nothing, then either
---       'to' or 'by', number, expected capacity; or pairs of field and value (status limit hold max_hold opens closes late name)
+--       'to' or 'by', number, expected capacity; or pairs of field and value (status limit hold max_hold window late name)
 -- Reply ok, detail, now, 'changed' | 'same', then the lot's fields and values
 --       conflict, 'expect', capacity | conflict, 'units', least capacity | again
 
-local FIELDS = { status = true, limit = true, hold = true, max_hold = true, opens = true, closes = true, late = true, name = true }
+local FIELDS = { status = true, limit = true, hold = true, max_hold = true, window = true, late = true, name = true }
 
 local shut = door()
 if shut then return shut end
 local L, code, detail = read_lot(ARGV[4], 5)
 if not L then return { code, detail or '' } end
-L.counted = true
+if not read_totals(L) then return { 'corrupt', L.id } end
 local trial = ARGV[8] == '1'
 
 -- emit_picture: the event that carries the lot as it now stands.
 local function emit_picture(letter)
   local seq = next_seq(L)
-  local f = call('HMGET', KEYS[5], 'status', 'limit', 'hold', 'max_hold', 'opens', 'closes', 'late', 'name')
-  for i = 1, 8 do f[i] = f[i] or '' end
-  emit('*\t' .. letter .. '\t' .. seq .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. fmt('%.0f\t%.0f\t%.0f\t', L.capacity, L.held, L.sold) .. concat(f, '\t') .. '\n')
+  local f = call('HMGET', KEYS[5], 'status', 'limit', 'hold', 'max_hold', 'window', 'late', 'name')
+  local opens, closes = match(f[5], '^(%d*)/(%d*)$')
+  f[5] = (opens or '') .. '\t' .. (closes or '')
+  emit('*\t' .. letter .. '\t' .. seq .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. fmt('%d\t%d\t%d\t', L.capacity, L.held, L.sold) .. concat(f, '\t') .. '\n')
 end
 
 -- adjust: sets the capacity. What it already is needs no change: the call was repeated.
 local function adjust(mode, number, expect)
   local target = mode == 'to' and number or expect + number
   if L.capacity == target then return 'same' end
-  if L.capacity ~= expect then return 'conflict', { 'conflict', 'expect', fmt('%.0f', L.capacity) } end
+  if L.capacity ~= expect then return 'conflict', { 'conflict', 'expect', fmt('%d', L.capacity) } end
   if target > 1e9 then return 'conflict', { 'invalid', 'capacity' } end
   local short = L.held + L.sold - target
   if short > 0 and not trial then
-    local _, _, more = take_back(L, L.available + short, tonumber(ARGV[7]))
+    local _, more = take_back(L, L.available + short, tonumber(ARGV[7]))
     if L.held + L.sold > target and more then return 'conflict', { 'again', '' } end
   end
-  if target < 0 or L.held + L.sold > target then return 'conflict', { 'conflict', 'units', fmt('%.0f', L.held + L.sold) } end
-  if trial then
-    L.available, L.capacity = target - L.held - L.sold, target
-    return 'changed'
-  end
+  if target < 0 or L.held + L.sold > target then return 'conflict', { 'conflict', 'units', fmt('%d', L.held + L.sold) } end
   L.available, L.capacity = target - L.held - L.sold, target
-  emit_picture('a')
+  if not trial then emit_picture('a') end
   return 'changed'
 end
 
@@ -73,12 +70,11 @@ else
   end
   outcome = change()
 end
-if L.named then save_lot(L) end
-flush()
+save({ L })
 if refusal then return refusal end
 local reply = { 'ok', '', now_s, outcome }
 for _, v in ipairs(call('HGETALL', KEYS[5])) do reply[#reply + 1] = v end
-if trial and outcome == 'changed' and L.capacity then
-  for _, v in ipairs({ 'capacity', fmt('%.0f', L.capacity), 'available', fmt('%.0f', L.available) }) do reply[#reply + 1] = v end
+if trial then
+  for _, v in ipairs({ 'capacity', fmt('%d', L.capacity), 'available', fmt('%d', L.available) }) do reply[#reply + 1] = v end
 end
 return reply

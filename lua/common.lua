@@ -5,6 +5,10 @@
 --      3 key_retention in ms; the rest is the script's own.
 -- Replies start with a status: `ok`, or an error code followed by its detail. Nothing was written unless `ok`.
 --
+-- A script has no rollback, so no write may fail after one that counts. Reading a key proves its type; save() begins
+-- with the writes to keys that were not read (a stray due entry means nothing); prove() reads them all where a script
+-- must write before it has read everything.
+--
 -- Records in `res`, fields separated by tabs (no text may contain a control character):
 --   h user asked qty n deadline created [last]          a hold; last is missing while it equals n
 --   c user asked qty n last rest refunded from ref late confirmed
@@ -18,12 +22,11 @@ local ATTEMPT = 26
 
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local now_s = fmt('%.0f', now)
+local now_s = fmt('%d', now)
 
 local meta_bytes, meta_trimmed = 0, 0
 
--- door: why this shard takes no call, or nil. It also proves that the shared keys have their types,
--- so that no write can fail half-way (there is no rollback).
+-- door: why this shard takes no call, or nil.
 local function door()
   local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed')
   if not m[1] then return { 'lot_not_loaded', 'emptied' } end
@@ -32,8 +35,21 @@ local function door()
   if m[2] ~= ARGV[1] then return { 'lot_frozen', 'closed_door' } end
   meta_bytes, meta_trimmed = tonumber(m[4]), tonumber(m[5])
   if not meta_bytes or not meta_trimmed then return { 'corrupt', 'meta' } end
+end
+
+local proven = false
+
+-- prove: reads every key that save() writes, so that none of its writes can fail.
+local function prove()
+  if proven then return end
   call('XLEN', KEYS[2])
   call('ZCARD', KEYS[3])
+  for k = 5, #KEYS, 4 do
+    call('HLEN', KEYS[k + 1])
+    call('HLEN', KEYS[k + 2])
+    call('ZCARD', KEYS[k + 3])
+  end
+  proven = true
 end
 
 -- Events of this call, as pieces of text in the order of their seqs.
@@ -43,46 +59,42 @@ local function emit(text)
   ev[evn] = text
 end
 
--- Writes the events and nothing else; called once, after all changes.
-local function flush()
-  if evn == 0 then return end
-  local body = concat(ev, '', 1, evn)
-  call('XADD', KEYS[2], '*', 'v', '1', 'i', match(ARGV[2], '^[^/]*'), 't', now_s, 'o', fmt('%.0f', meta_bytes), 'd', body)
-  call('HSET', KEYS[1], 'bytes', fmt('%.0f', meta_bytes + #body))
-end
-
--- read_lot: the lot behind KEYS[k], or nil and why. Changes stay in the table until save_lot. Like door, it proves
--- the types of the lot's keys; a call for several lots reads all of them before it writes to the first.
+-- read_lot: the lot behind KEYS[k], or nil and why. Changes stay in the table until save().
 local function read_lot(id, k)
-  local f = call('HMGET', KEYS[k], 'available', 'held', 'seq', 'mark', 'due', 'epoch', 'status', 'limit', 'hold', 'max_hold', 'opens', 'closes', 'late', 'sold', 'capacity', 'frozen')
+  local f = call('HMGET', KEYS[k], 'available', 'held', 'seq', 'mark', 'due', 'epoch', 'status', 'limit', 'hold', 'max_hold', 'window')
   if not f[1] then return nil, 'lot_not_loaded' end
-  local L = { id = id, k = k, available = tonumber(f[1]), held = tonumber(f[2]), seq = tonumber(f[3]), mark = tonumber(f[4]), due = tonumber(f[5]), epoch = f[6],
-    status = f[7], limit = tonumber(f[8]), hold = tonumber(f[9]), max_hold = tonumber(f[10]), opens = tonumber(f[11]), closes = tonumber(f[12]), late = f[13],
-    sold = tonumber(f[14]), capacity = tonumber(f[15]) }
-  if not (L.available and L.held and L.seq and L.mark and L.epoch and L.status and L.limit and L.hold and L.max_hold and L.sold and L.capacity) then return nil, 'corrupt' end
-  if f[16] and f[16] ~= '' then return nil, 'lot_frozen', f[16] end
-  L.now, L.now_s = now, now_s
-  if now < L.mark then
-    if L.mark - now > 2000 then
+  local L = { id = id, k = k, available = tonumber(f[1]), held = tonumber(f[2]), seq = tonumber(f[3]), due = tonumber(f[5]), epoch = f[6],
+    status = f[7], limit = tonumber(f[8]), hold = tonumber(f[9]), max_hold = tonumber(f[10]), window = f[11], now = now, now_s = now_s, res = {}, users = {}, dues = {} }
+  local mark = tonumber(f[4])
+  if not (L.available and L.held and L.seq and mark and L.epoch and L.status and L.limit and L.hold and L.max_hold and L.window) then return nil, 'corrupt' end
+  if now < mark then
+    if mark - now > 2000 then
       call('HSET', KEYS[1], 'frozen', 'clock')
       return nil, 'lot_frozen', 'clock'
     end
-    L.now, L.now_s = L.mark, fmt('%.0f', L.mark)
+    L.now, L.now_s = mark, fmt('%d', mark)
   end
-  call('HLEN', KEYS[k + 1])
-  call('HLEN', KEYS[k + 2])
-  call('ZCARD', KEYS[k + 3])
   return L
 end
 
--- next_seq: the seq of the lot's next event. The first one of a call writes the line that names the lot.
+-- read_totals: the counters that only settling and adjusting change.
+local function read_totals(L)
+  local f = call('HMGET', KEYS[L.k], 'sold', 'capacity', 'late')
+  L.sold, L.capacity, L.late = tonumber(f[1]), tonumber(f[2]), f[3]
+  return L.sold and L.capacity and L.late
+end
+
+local emitting -- the lot of the newest event
+
+-- next_seq: the seq of the lot's next event. A line names the lot wherever another one's events come before: a call
+-- that works on several lots may come back to one.
 local function next_seq(L)
-  if not L.named then
+  if emitting ~= L then
     emit('@\t' .. L.id .. '\t' .. L.epoch .. '\n')
-    L.named = true
+    emitting, L.named = L, true
   end
   L.seq = L.seq + 1
-  return fmt('%.0f', L.seq)
+  return fmt('%d', L.seq)
 end
 
 -- parse_user: the counters of a user; zeroes for one who has nothing (or a damaged record: reconcile finds those).
@@ -91,40 +103,71 @@ local function parse_user(text)
   return { held = tonumber(held or 0), bought = tonumber(bought or 0), live = live or '' }
 end
 
-local function save_user(L, user, u)
+-- put_user: stores a user's counters with the call; one who has nothing needs no record.
+local function put_user(L, user, u)
   if u.held == 0 and u.bought == 0 then
-    call('HDEL', KEYS[L.k + 2], user)
+    L.leave = L.leave or {}
+    L.leave[#L.leave + 1] = user
   else
-    call('HSET', KEYS[L.k + 2], user, fmt('%.0f\t%.0f\t%s', u.held, u.bought, u.live))
+    L.users[#L.users + 1] = user
+    L.users[#L.users + 1] = fmt('%d\t%d\t%s', u.held, u.bought, u.live)
   end
+end
+
+local function put_record(L, attempt, record)
+  L.res[#L.res + 1] = attempt
+  L.res[#L.res + 1] = record
 end
 
 -- file_due: look at these attempts again at a time (ms). Their records decide what happens then.
 local function file_due(L, at, attempts)
-  call('ZADD', KEYS[L.k + 3], fmt('%.0f', at), attempts)
+  L.dues[#L.dues + 1] = at
+  L.dues[#L.dues + 1] = attempts
   if not L.due or at < L.due then
     L.due, L.due_moved = at, true
   end
 end
 
 local function save_lot(L)
-  call('HSET', KEYS[L.k], 'available', fmt('%.0f', L.available), 'held', fmt('%.0f', L.held), 'seq', fmt('%.0f', L.seq), 'mark', L.now_s, 'due', L.due and fmt('%.0f', L.due) or '')
-  if L.counted then
-    call('HSET', KEYS[L.k], 'sold', fmt('%.0f', L.sold), 'capacity', fmt('%.0f', L.capacity))
+  if L.leave then call('HDEL', KEYS[L.k + 2], unpack(L.leave)) end
+  if #L.res > 0 then call('HSET', KEYS[L.k + 1], unpack(L.res)) end
+  if #L.users > 0 then call('HSET', KEYS[L.k + 2], unpack(L.users)) end
+  local f = { 'available', fmt('%d', L.available), 'held', fmt('%d', L.held), 'seq', fmt('%d', L.seq), 'mark', L.now_s }
+  if L.due_moved then f[#f + 1], f[#f + 2] = 'due', L.due and fmt('%d', L.due) or '' end
+  if L.sold then f[#f + 1], f[#f + 2], f[#f + 3], f[#f + 4] = 'sold', fmt('%d', L.sold), 'capacity', fmt('%d', L.capacity) end
+  call('HSET', KEYS[L.k], unpack(f))
+end
+
+-- save: everything the call has changed. Called once, at the end, with the lots that were read.
+local function save(lots)
+  local moved = false
+  for _, L in ipairs(lots) do
+    for i = 1, #L.dues, 2 do call('ZADD', KEYS[L.k + 3], fmt('%d', L.dues[i]), L.dues[i + 1]) end
+    if L.due_moved then
+      moved = true
+      if L.due then call('ZADD', KEYS[3], fmt('%d', L.due), L.id) else call('ZREM', KEYS[3], L.id) end
+    end
   end
-  if L.due_moved then
-    if L.due then call('ZADD', KEYS[3], fmt('%.0f', L.due), L.id) else call('ZREM', KEYS[3], L.id) end
+  if evn > 0 then
+    local body = concat(ev, '', 1, evn)
+    call('XADD', KEYS[2], '*', 'v', '1', 'i', match(ARGV[2], '^[^/]*'), 't', now_s, 'o', fmt('%d', meta_bytes), 'd', body)
+    call('HSET', KEYS[1], 'bytes', fmt('%d', meta_bytes + #body))
+  end
+  for _, L in ipairs(lots) do
+    if L.named or L.due_moved then save_lot(L) end
+  end
+  if moved then
     local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
-    if first[1] then call('SET', KEYS[4], '1', 'PX', fmt('%.0f', math.max(1, first[2] - now))) end
+    if first[1] then call('SET', KEYS[4], '1', 'PX', fmt('%d', math.max(1, first[2] - now))) end
   end
 end
 
 local HOLD = '^h\t([^\t]*)\t([^\t]*)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t?(%d*)$'
 
--- parse_hold: user, asked, qty, n, deadline, created of a hold, or nil for any other record.
+-- parse_hold: user, asked, qty, n, deadline of a hold, or nil for any other record.
 local function parse_hold(record)
-  local user, asked, qty, n, deadline, created = match(record, HOLD)
-  if user then return user, asked, tonumber(qty), n, tonumber(deadline), created end
+  local user, asked, qty, n, deadline = match(record or '', HOLD)
+  if user then return user, asked, tonumber(qty), n, tonumber(deadline) end
 end
 
 -- expire: the counters, the event and the tombstone of one hold whose deadline has passed.
@@ -140,69 +183,81 @@ end
 
 -- ended: when a tombstone's reservation ended (ms), or nil.
 local function ended(record)
-  local at = match(record, '^[rxf]\t[^\t]*\t%d+\t%d+\t%d+\t(%d+)\t')
+  local at = match(record or '', '^[rxf]\t[^\t]*\t%d+\t%d+\t%d+\t(%d+)\t')
   return at and tonumber(at)
 end
 
--- take_back_entry: one due entry, at most `budget` of its attempts. Returns how many it looked at, how many expired.
-local function take_back_entry(L, member, score, budget)
-  local n = #member / ATTEMPT
-  local take = math.min(n, budget)
+local function attempts_of(member, most)
   local attempts = {}
-  for i = 1, take do attempts[i] = sub(member, (i - 1) * ATTEMPT + 1, i * ATTEMPT) end
+  for i = 1, math.min(#member / ATTEMPT, most) do attempts[i] = sub(member, (i - 1) * ATTEMPT + 1, i * ATTEMPT) end
+  return attempts
+end
+
+-- take_back_entry: one due entry, at most `budget` of its attempts. Its writes are immediate: what is read behind it
+-- must see them. Returns how many attempts it looked at and how many holds expired.
+local function take_back_entry(L, member, score, budget)
+  local attempts = attempts_of(member, budget)
+  if #attempts == 0 then
+    call('ZREM', KEYS[L.k + 3], member)
+    return 1, 0
+  end
   local records = call('HMGET', KEYS[L.k + 1], unpack(attempts))
   local holds, users = {}, {}
-  for i = 1, take do
-    local user, asked, qty, num, deadline = parse_hold(records[i] or '')
+  for i, attempt in ipairs(attempts) do
+    local user, asked, qty, n, deadline = parse_hold(records[i])
     if user and deadline <= L.now then
-      holds[#holds + 1] = { attempts[i], user, asked, qty, num }
+      holds[#holds + 1] = { attempt, user, asked, qty, n }
       users[#users + 1] = user
     end
   end
   local texts = #users > 0 and call('HMGET', KEYS[L.k + 2], unpack(users)) or {}
-  local retention, tombs, gone = tonumber(ARGV[3]), {}, {}
   call('ZREM', KEYS[L.k + 3], member)
-  if take < n then call('ZADD', KEYS[L.k + 3], score, sub(member, take * ATTEMPT + 1)) end
+  if #member > #attempts * ATTEMPT then call('ZADD', KEYS[L.k + 3], score, sub(member, #attempts * ATTEMPT + 1)) end
+  local retention, tombs, gone, forget = tonumber(ARGV[3]), {}, {}, {}
   for i, h in ipairs(holds) do
     local u = parse_user(texts[i])
     tombs[#tombs + 1] = h[1]
     tombs[#tombs + 1] = expire(L, h[1], h[2], h[3], h[4], h[5], u)
-    save_user(L, h[2], u)
+    if u.held == 0 and u.bought == 0 then
+      call('HDEL', KEYS[L.k + 2], h[2])
+    else
+      call('HSET', KEYS[L.k + 2], h[2], fmt('%d\t%d\t%s', u.held, u.bought, u.live))
+    end
     gone[i] = h[1]
   end
-  if #tombs > 0 then
+  if #gone > 0 then
     call('HSET', KEYS[L.k + 1], unpack(tombs))
     file_due(L, L.now + retention, concat(gone))
   end
-  local forget = {}
-  for i = 1, take do
-    local at = ended(records[i] or '')
+  for i, attempt in ipairs(attempts) do
+    local at = ended(records[i])
     if at and at + retention <= L.now then
-      forget[#forget + 1] = attempts[i]
+      forget[#forget + 1] = attempt
     elseif at then
-      file_due(L, at + retention, attempts[i])
+      file_due(L, at + retention, attempt)
     end
   end
   if #forget > 0 then call('HDEL', KEYS[L.k + 1], unpack(forget)) end
-  return take, #holds
+  return #attempts, #holds
 end
 
 -- take_back: expire due holds until `want` units are available, looking at no more than `budget` attempts.
--- Returns how many expired, how much budget is left and whether due entries are left.
+-- Returns how many expired and whether due entries are left.
 local function take_back(L, want, budget)
   local expired = 0
   while L.available < want do
     local e = call('ZRANGEBYSCORE', KEYS[L.k + 3], '-inf', L.now_s, 'WITHSCORES', 'LIMIT', 0, 1)
-    if not e[1] then return expired, budget, false end
-    if budget <= 0 then return expired, budget, true end
+    if not e[1] then return expired, false end
+    if budget <= 0 then return expired, true end
+    prove()
     local looked, n = take_back_entry(L, e[1], e[2], budget)
     budget, expired = budget - looked, expired + n
   end
-  return expired, budget, false
+  return expired, false
 end
 
 -- left: how many more units the user may take; -1 without a limit.
 local function left(L, u)
   if L.limit == 0 then return -1 end
-  return math.max(0, L.limit - u.held - u.bought)
+  return math.max(0, L.limit - (u and u.held + u.bought or 0))
 end

@@ -16,8 +16,7 @@ if not ARGV[22] or tonumber(ARGV[9]) < ARGV[10] + ARGV[11] then return { 'invali
 
 local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
 if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
-call('XLEN', KEYS[2])
-call('ZCARD', KEYS[3])
+prove()
 local was = call('HMGET', KEYS[5], 'epoch', 'seq')
 local present = was[1] and concat({ m[2] or '', was[1], was[2] or '' }, '\t') or 'absent'
 if present ~= ARGV[5] then return { 'conflict', present } end
@@ -29,9 +28,9 @@ call('ZREM', KEYS[3], ARGV[4])
 local L = { id = ARGV[4], k = 5, epoch = ARGV[6], seq = tonumber(ARGV[8]) }
 local seq = next_seq(L)
 local mark = math.max(now, tonumber(ARGV[22]))
-call('HSET', KEYS[5], 'available', fmt('%.0f', ARGV[9] - ARGV[10] - ARGV[11]), 'held', ARGV[10], 'seq', seq, 'mark', fmt('%.0f', mark), 'due', '', 'epoch', ARGV[6],
-  'status', ARGV[12], 'limit', ARGV[13], 'hold', ARGV[14], 'max_hold', ARGV[15], 'opens', ARGV[16], 'closes', ARGV[17], 'late', ARGV[18],
-  'sold', ARGV[11], 'capacity', ARGV[9], 'frozen', '', 'name', ARGV[19])
+call('HSET', KEYS[5], 'available', fmt('%d', ARGV[9] - ARGV[10] - ARGV[11]), 'held', ARGV[10], 'seq', seq, 'mark', fmt('%d', mark), 'due', '', 'epoch', ARGV[6],
+  'status', ARGV[12], 'limit', ARGV[13], 'hold', ARGV[14], 'max_hold', ARGV[15], 'window', (ARGV[16] .. ARGV[17] == '') and '' or ARGV[16] .. '/' .. ARGV[17], 'late', ARGV[18],
+  'sold', ARGV[11], 'capacity', ARGV[9], 'name', ARGV[19])
 emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[20], ARGV[21], ARGV[9], ARGV[10], ARGV[11] }, '\t') .. '\t' .. concat(ARGV, '\t', 12, 19) .. '\t' .. ARGV[7] .. '\t' .. ARGV[8] .. '\n')
-flush()
+save({})
 return { 'ok', '', now_s, seq }

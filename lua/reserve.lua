@@ -30,124 +30,136 @@ end
 -- closed: why the lot takes no new hold, or nil.
 local function closed(L)
   if L.status == 'paused' then return 'lot_paused' end
-  if L.status ~= 'open' or (L.closes and L.now >= L.closes) then return 'sale_closed' end
-  if L.opens and L.now < L.opens then return 'sale_not_open' end
+  if L.status ~= 'open' then return 'sale_closed' end
+  if L.window ~= '' then
+    local opens, closes = match(L.window, '^(%d*)/(%d*)$')
+    if closes ~= '' and L.now >= tonumber(closes) then return 'sale_closed' end
+    if opens ~= '' and L.now < tonumber(opens) then return 'sale_not_open' end
+  end
   return full
 end
 
--- end_hold: expires a due hold; its tombstone is stored with the other records of the call.
-local function end_hold(L, res, dead, attempt, user, asked, qty, n, u)
+-- end_hold: expires a hold whose deadline has passed; returns its tombstone.
+local function end_hold(L, attempt, user, asked, qty, n, u)
   local tomb = expire(L, attempt, user, asked, qty, n, u)
-  res[#res + 1] = attempt
-  res[#res + 1] = tomb
-  dead[#dead + 1] = attempt
-  save_user(L, user, u)
+  put_record(L, attempt, tomb)
+  put_user(L, user, u)
+  file_due(L, L.now + tonumber(ARGV[3]), attempt)
   return tomb
 end
 
 -- replay: the answer for a known key. Its hold is ended first if it is due.
-local function replay(L, res, dead, attempt, record, constant, u)
+local function replay(L, attempt, record, constant, u)
   local user, asked, qty, n, deadline = parse_hold(record)
-  if user and deadline <= L.now then record = end_hold(L, res, dead, attempt, user, asked, qty, n, u) end
+  if user and deadline <= L.now then record = end_hold(L, attempt, user, asked, qty, n, u) end
   local was = match(record, '^[hc]\t[^\t]*\t([^\t]*)') or match(record, '^[rxf]\t([^\t]*)')
   if was ~= match(constant, '^h\t[^\t]*\t([^\t]*)') then return '!\tkey_reused' end
   return '=\t' .. left(L, u) .. '\t' .. record
 end
 
 -- live_hold: the record of the user's hold if it still runs; one that is due is ended.
-local function live_hold(L, res, dead, u)
+local function live_hold(L, u)
   if u.live == '' then return nil end
   local record = call('HGET', KEYS[L.k + 1], u.live)
-  local user, asked, qty, n, deadline = parse_hold(record or '')
+  local user, asked, qty, n, deadline = parse_hold(record)
   if not user then
     u.live = ''
   elseif deadline > L.now then
     return record
   else
-    end_hold(L, res, dead, u.live, user, asked, qty, n, u)
+    end_hold(L, u.live, user, asked, qty, n, u)
   end
 end
 
 -- refuse: why a request that is no replay is refused, in the decided order, or nil.
-local function refuse(L, shut_by, u, live, qty, hold, more)
+local function refuse(L, shut_by, u, live, qty, hold)
   if shut_by then return '!\t' .. shut_by end
-  local may = u and left(L, u) or (L.limit == 0 and -1 or L.limit)
+  local may = left(L, u)
   if live then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
   if may >= 0 and qty > may then return '!\tcustomer_limit\t' .. may end
   if hold > L.max_hold then return '!\tinvalid\t' .. L.max_hold end
-  if qty > L.available then return more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%.0f', L.available) end
+  if qty > L.available then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 
-local function reserve_lot(L, n, at)
+-- hold_tail: the variable end of a record held now, the same for all that ask for the same hold.
+local function hold_tail(L, hold, tails, dues)
+  local deadline = L.now + (hold == '0' and L.hold or tonumber(hold))
+  local due = { at = deadline }
+  tails[hold], dues[hold] = '\t' .. fmt('%d', deadline) .. '\t' .. L.now_s, due
+  return tails[hold], due
+end
+
+local function reserve_lot(L, n, at, shut_by)
   local a_user, a_const, a_tail, a_fresh, a_qty, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n, at + 6 * n
-  local shut_by, wanted, more = closed(L), 0, false
-  for i = a_qty, a_hold - 1 do wanted = wanted + ARGV[i] end
-  if wanted > L.available and not shut_by then
-    local _
-    _, _, more = take_back(L, wanted, budget)
-  end
-  local records = call('HMGET', KEYS[L.k + 1], unpack(ARGV, at, a_user - 1))
-  local users = call('HMGET', KEYS[L.k + 2], unpack(ARGV, a_user, a_const - 1))
-  local res, us, dead, out = {}, {}, {}, {}
-  local ends, tails, dues = {}, {}, {} -- by the hold asked for: deadline, the record's variable tail, attempts
+  local res, users, rn, un = L.res, L.users, 0, 0
+  local out, tails, dues = {}, {}, {}
   for i = 0, n - 1 do
-    local attempt, record, text, qty, hold = ARGV[at + i], records[i + 1], users[i + 1], tonumber(ARGV[a_qty + i]), ARGV[a_hold + i]
+    local attempt, record, text, qty, hold = ARGV[at + i], L.records[i + 1], L.texts[i + 1], tonumber(ARGV[a_qty + i]), ARGV[a_hold + i]
     local u = (text or record) and parse_user(text)
     local answer
     if record then
-      answer = replay(L, res, dead, attempt, record, ARGV[a_const + i], u)
+      answer = replay(L, attempt, record, ARGV[a_const + i], u)
     else
-      answer = refuse(L, shut_by, u, u and live_hold(L, res, dead, u), qty, tonumber(hold), more)
+      answer = refuse(L, shut_by, u, u and live_hold(L, u), qty, tonumber(hold))
     end
     if not answer then
-      if not tails[hold] then
-        local deadline = L.now + (hold == '0' and L.hold or tonumber(hold))
-        ends[hold], tails[hold], dues[hold] = deadline, '\t' .. fmt('%.0f', deadline) .. '\t' .. L.now_s, {}
-      end
+      local tail, due = tails[hold], dues[hold]
+      if not tail then tail, due = hold_tail(L, hold, tails, dues) end
       local seq = next_seq(L)
-      local held = ARGV[a_const + i] .. seq .. tails[hold]
+      local held = ARGV[a_const + i] .. seq .. tail
       L.available, L.held = L.available - qty, L.held + qty
-      res[#res + 1] = attempt
-      res[#res + 1] = held
-      us[#us + 1] = ARGV[a_user + i]
+      rn, un = #res, #users
+      res[rn + 1], res[rn + 2] = attempt, held
+      users[un + 1] = ARGV[a_user + i]
+      local may
       if u then
         u.held, u.live = u.held + qty, attempt
-        us[#us + 1] = fmt('%.0f\t%.0f\t%s', u.held, u.bought, attempt)
+        users[un + 2], may = fmt('%d\t%d\t%s', u.held, u.bought, attempt), left(L, u)
       else
-        us[#us + 1] = ARGV[a_fresh + i]
+        users[un + 2], may = ARGV[a_fresh + i], L.limit == 0 and -1 or L.limit - qty
       end
       ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', held, ARGV[a_tail + i]
       evn = evn + 4
-      local due = dues[hold]
       due[#due + 1] = attempt
-      answer = '+\t' .. (L.limit == 0 and -1 or (u and left(L, u) or L.limit - qty)) .. '\t' .. seq .. tails[hold]
+      answer = '+\t' .. may .. '\t' .. seq .. tail
     end
     out[i + 1] = answer
   end
-  if #res > 0 then call('HSET', KEYS[L.k + 1], unpack(res)) end
-  if #us > 0 then call('HSET', KEYS[L.k + 2], unpack(us)) end
-  for hold, attempts in pairs(dues) do file_due(L, ends[hold], concat(attempts)) end
-  if #dead > 0 then file_due(L, L.now + tonumber(ARGV[3]), concat(dead)) end
-  if L.named then save_lot(L) end
-  return L.epoch .. '\t' .. fmt('%.0f', L.available) .. '\t' .. L.limit, concat(out, '\n')
+  for _, due in pairs(dues) do file_due(L, due.at, concat(due)) end
+  return L.epoch .. '\t' .. fmt('%d', L.available) .. '\t' .. L.limit, concat(out, '\n')
 end
 
--- Look at every lot first, so that nothing is written if any of them is malformed.
-local lots, at = {}, 7
+-- Look at every lot before the first write.
+local lots, reply, at = {}, { 'ok', '', now_s }, 7
 for j = 1, tonumber(ARGV[6]) do
   local n = tonumber(ARGV[at + 1])
   if malformed(n, at + 2) then return { 'invalid', ARGV[at] } end
   local L, code, detail = read_lot(ARGV[at], 1 + 4 * j)
-  lots[j] = { L, n, at + 2, code, detail or '' }
+  if L then
+    L.n, L.at, L.slot = n, at + 2, 2 + 2 * j
+    lots[#lots + 1] = L
+  else
+    reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
+  end
   at = at + 2 + 7 * n
 end
 
-local reply = { 'ok', '', now_s }
-for _, lot in ipairs(lots) do
-  local head, lines = '!', (lot[4] or '') .. '\t' .. lot[5]
-  if lot[1] then head, lines = reserve_lot(lot[1], lot[2], lot[3]) end
-  reply[#reply + 1] = head
-  reply[#reply + 1] = lines
+-- Take back what the requests of a lot may need, then read their records and users.
+for _, L in ipairs(lots) do
+  local wanted = 0
+  for i = L.at + 5 * L.n, L.at + 6 * L.n - 1 do wanted = wanted + ARGV[i] end
+  L.shut_by = closed(L)
+  if wanted > L.available and not L.shut_by then
+    local _
+    _, L.more = take_back(L, wanted, budget)
+  end
 end
-flush()
+for _, L in ipairs(lots) do
+  L.records = call('HMGET', KEYS[L.k + 1], unpack(ARGV, L.at, L.at + L.n - 1))
+  L.texts = call('HMGET', KEYS[L.k + 2], unpack(ARGV, L.at + L.n, L.at + 2 * L.n - 1))
+end
+for _, L in ipairs(lots) do
+  reply[L.slot], reply[L.slot + 1] = reserve_lot(L, L.n, L.at, L.shut_by)
+end
+save(lots)
 return reply

@@ -38,7 +38,7 @@ end
 local function text(r)
   local f
   if r.s == 'h' then
-    f = { 'h', r.user, r.asked, r.qty, r.n, fmt('%.0f', r.deadline), fmt('%.0f', r.created), r.last ~= '' and r.last or nil }
+    f = { 'h', r.user, r.asked, r.qty, r.n, fmt('%d', r.deadline), fmt('%d', r.created), r.last ~= '' and r.last or nil }
   elseif r.s == 'c' then
     f = { 'c', r.user, r.asked, r.qty, r.n, r.last, r.rest, r.refunded, r.from, r.ref, r.late, r.at }
   elseif r.s == 'r' then
@@ -58,13 +58,12 @@ local function event(q, letter, seq, r, user, qty, extra)
 end
 
 local function done(L, q, mark)
-  return mark .. '\t' .. (q.u and left(L, q.u) or -1) .. '\t' .. text(q.r)
+  return mark .. '\t' .. left(L, q.u) .. '\t' .. text(q.r)
 end
 
 local function changed(L, q, r)
   q.r = r
-  L.res[#L.res + 1] = q.attempt
-  L.res[#L.res + 1] = text(r)
+  put_record(L, q.attempt, text(r))
   return done(L, q, '+')
 end
 
@@ -77,12 +76,12 @@ local function refused(L, q, code, extra)
     event(q, 'p', r.last, r, r.user or '', r.qty, '\t' .. q.ref)
     changed(L, q, r)
   end
-  return '!\t' .. code .. '\t' .. (extra or ((q.u and left(L, q.u) or -1) .. '\t' .. text(r)))
+  return '!\t' .. code .. '\t' .. (extra or (left(L, q.u) .. '\t' .. text(r)))
 end
 
 -- tomb: files a terminal record for the end of its retention.
 local function tomb(L, q, r)
-  L.dead[#L.dead + 1] = q.attempt
+  file_due(L, L.now + retention, q.attempt)
   return changed(L, q, r)
 end
 
@@ -106,7 +105,7 @@ local function live_hold(L, u)
 end
 
 -- reclaim: takes the units of an expired hold anew and confirms them: stock, limit and other holds are checked.
-local function reclaim(L, q, more)
+local function reclaim(L, q)
   local r, u = q.r, q.u
   local qty = q.number == 0 and r.qty or q.number
   if qty > r.qty then return refused(L, q, 'conflict') end
@@ -115,8 +114,8 @@ local function reclaim(L, q, more)
   if live then return refused(L, q, 'hold_exists', may .. '\t' .. u.live .. '\t' .. live) end
   if may >= 0 and qty > may then return refused(L, q, 'customer_limit', tostring(may)) end
   if qty > L.available then
-    if more then return 'again' end
-    return refused(L, q, 'sold_out', may .. '\t' .. fmt('%.0f', L.available))
+    if L.more then return 'again' end
+    return refused(L, q, 'sold_out', may .. '\t' .. fmt('%d', L.available))
   end
   local n = next_seq(L)
   emit(q.attempt .. '\th\t' .. r.user .. '\t' .. r.asked .. '\t' .. qty .. '\t' .. n .. '\t' .. L.now_s .. '\t' .. L.now_s .. '\t\t' .. match(q.who, '^[^\t]*') .. '\t' .. r.n .. '\n')
@@ -127,7 +126,7 @@ local function reclaim(L, q, more)
   return changed(L, q, c)
 end
 
-local function confirm(L, q, more)
+local function confirm(L, q)
   local r, u = q.r, q.u
   if r.s == 'h' then
     local qty = q.number == 0 and r.qty or q.number
@@ -148,7 +147,7 @@ local function confirm(L, q, more)
   elseif r.s == 'f' then
     return refused(L, q, 'already_refunded')
   end
-  if (q.late ~= '' and q.late or L.late) == 'reclaim' then return reclaim(L, q, more) end
+  if (q.late ~= '' and q.late or L.late) == 'reclaim' then return reclaim(L, q) end
   return refused(L, q, 'hold_expired')
 end
 
@@ -186,8 +185,8 @@ local function extend(L, q)
   local deadline = math.max(r.deadline, math.min(L.now + q.number, r.created + L.max_hold))
   if deadline == r.deadline then return done(L, q, '=') end
   r.deadline, r.last = deadline, next_seq(L)
-  event(q, 'e', r.last, r, r.user, r.qty, '\t' .. fmt('%.0f', deadline))
-  L.later[#L.later + 1] = { deadline, q.attempt }
+  event(q, 'e', r.last, r, r.user, r.qty, '\t' .. fmt('%d', deadline))
+  file_due(L, deadline, q.attempt)
   return changed(L, q, r)
 end
 
@@ -264,55 +263,57 @@ local function users_of(L, qs)
 end
 
 local function settle_lot(L, qs)
-  L.res, L.dead, L.later, L.by, L.counted = {}, {}, {}, {}, true
-  local records, more, _ = read_records(L, qs), false, nil
-  local units = needs(L, qs, records)
-  if units > 0 then
-    _, _, more = take_back(L, units, budget)
-    records = read_records(L, qs)
-  end
-  for i, q in ipairs(qs) do
-    q.r = records[i] and parse(records[i])
-    L.by[q.attempt] = q
-  end
-  local users, out = users_of(L, qs), {}
+  local out = {}
   for i, q in ipairs(qs) do
     if not q.r then
       out[i] = '!\tnot_found'
     elseif not named(q, q.r) then
       out[i] = tonumber(q.n) < tonumber(q.r.n) and '!\thold_expired' or '!\tnot_found'
     else
-      q.u = q.r.user and users[q.r.user]
+      q.u = q.r.user and L.counters[q.r.user]
       expire_due(L, q)
-      out[i] = actions[q.action](L, q, more)
+      out[i] = actions[q.action](L, q)
     end
   end
-  if #L.res > 0 then call('HSET', KEYS[L.k + 1], unpack(L.res)) end
   if L.named then
-    for name, u in pairs(users) do save_user(L, name, u) end
-    for _, d in ipairs(L.later) do file_due(L, d[1], d[2]) end
-    if #L.dead > 0 then file_due(L, L.now + retention, concat(L.dead)) end
-    save_lot(L)
+    for name, u in pairs(L.counters) do put_user(L, name, u) end
   end
-  return L.epoch .. '\t' .. fmt('%.0f', L.available) .. '\t' .. L.limit, concat(out, '\n')
+  return L.epoch .. '\t' .. fmt('%d', L.available) .. '\t' .. L.limit, concat(out, '\n')
 end
 
-local lots, at = {}, 6
+-- Look at every lot before the first write.
+local lots, reply, at = {}, { 'ok', '', now_s }, 6
 for j = 1, tonumber(ARGV[5]) do
   local n = tonumber(ARGV[at + 1])
   local qs = requests(n, at + 2)
   if not qs then return { 'invalid', ARGV[at] } end
   local L, code, detail = read_lot(ARGV[at], 1 + 4 * j)
-  lots[j] = { L, qs, code, detail or '' }
+  if L and not read_totals(L) then L, code = nil, 'corrupt' end
+  if L then
+    L.qs, L.slot, L.by = qs, 2 + 2 * j, {}
+    lots[#lots + 1] = L
+  else
+    reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
+  end
   at = at + 2 + 8 * n
 end
 
-local reply = { 'ok', '', now_s }
-for _, lot in ipairs(lots) do
-  local head, lines = '!', (lot[3] or '') .. '\t' .. lot[4]
-  if lot[1] then head, lines = settle_lot(lot[1], lot[2]) end
-  reply[#reply + 1] = head
-  reply[#reply + 1] = lines
+for _, L in ipairs(lots) do
+  local records = read_records(L, L.qs)
+  local units = needs(L, L.qs, records)
+  if units > L.available then
+    local _
+    _, L.more = take_back(L, units, budget)
+    records = read_records(L, L.qs)
+  end
+  for i, q in ipairs(L.qs) do
+    q.r = records[i] and parse(records[i])
+    L.by[q.attempt] = q
+  end
+  L.counters = users_of(L, L.qs)
 end
-flush()
+for _, L in ipairs(lots) do
+  reply[L.slot], reply[L.slot + 1] = settle_lot(L, L.qs)
+end
+save(lots)
 return reply

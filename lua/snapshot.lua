@@ -13,23 +13,22 @@ local lots = (#KEYS - 4) / 4
 local function due_units(k, budget)
   local units = 0
   for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[k + 3], '-inf', now_s, 'LIMIT', 0, budget)) do
-    local attempts = {}
-    for i = 1, math.min(#member / ATTEMPT, budget) do attempts[i] = sub(member, (i - 1) * ATTEMPT + 1, i * ATTEMPT) end
+    local attempts = attempts_of(member, budget)
     budget = budget - #attempts
     if #attempts == 0 then return units end
     for _, record in ipairs(call('HMGET', KEYS[k + 1], unpack(attempts))) do
-      local user, _, qty, _, deadline = parse_hold(record or '')
+      local user, _, qty, _, deadline = parse_hold(record)
       if user and deadline <= now then units = units + qty end
     end
   end
   return units
 end
 
-local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%.0f', tonumber(m[4] or 0) - tonumber(m[5] or 0)), tostring(lots) }
+local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), tostring(lots) }
 for j = 1, lots do
   local f = call('HGETALL', KEYS[1 + 4 * j])
   reply[#reply + 1] = tostring(#f)
   for _, v in ipairs(f) do reply[#reply + 1] = v end
-  reply[#reply + 1] = #f > 0 and fmt('%.0f', due_units(1 + 4 * j, tonumber(ARGV[4]))) or '0'
+  reply[#reply + 1] = #f > 0 and fmt('%d', due_units(1 + 4 * j, tonumber(ARGV[4]))) or '0'
 end
 return reply

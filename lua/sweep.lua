@@ -7,21 +7,26 @@
 
 local shut = door()
 if shut then return shut end
-local lots = {}
-for j = 5, #ARGV do lots[#lots + 1] = read_lot(ARGV[j], 1 + 4 * (j - 4)) or { gone = ARGV[j] } end
-
-local expired, more = 0, 0
-for _, L in ipairs(lots) do
-  if L.gone then
-    call('ZREM', KEYS[3], L.gone)
-  else
-    local n, _, rest = take_back(L, math.huge, tonumber(ARGV[4]))
+prove()
+local lots, expired, more = {}, 0, 0
+for j = 5, #ARGV do
+  local L = read_lot(ARGV[j], 1 + 4 * (j - 4))
+  if L then
+    local n, rest = take_back(L, math.huge, tonumber(ARGV[4]))
     expired, more = expired + n, rest and 1 or more
-    local first = call('ZRANGE', KEYS[L.k + 3], 0, 0, 'WITHSCORES')
-    L.due, L.due_moved = first[1] and tonumber(first[2]), true
-    save_lot(L)
+    lots[#lots + 1] = L
+  else
+    call('ZREM', KEYS[3], ARGV[j])
   end
 end
-flush()
+for _, L in ipairs(lots) do
+  -- The lot's next due time is known only when its entries are: those of this call are not stored yet.
+  local first = call('ZRANGE', KEYS[L.k + 3], 0, 0, 'WITHSCORES')
+  L.due, L.due_moved = first[1] and tonumber(first[2]), true
+  for i = 1, #L.dues, 2 do
+    if not L.due or L.dues[i] < L.due then L.due = L.dues[i] end
+  end
+end
+save(lots)
 local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
 return { 'ok', '', now_s, tostring(expired), tostring(more), first[2] or '' }

@@ -16,5 +16,5 @@ if first[1] then
     if f[i] == 'o' then trimmed = tonumber(f[i + 1]) end
   end
 end
-call('HSET', KEYS[1], 'trimmed', fmt('%.0f', trimmed))
+call('HSET', KEYS[1], 'trimmed', fmt('%d', trimmed))
 return { 'ok', '', now_s, tostring(removed) }

@@ -16,6 +16,7 @@ import (
 // them. There is no timer: an idle lane sends at once, and a loaded one sends what has gathered meanwhile.
 const (
 	lanesPerShard = 2   // script calls of one shard in flight
+	callsInFlight = 8   // script calls in flight over all shards: with many lots, fewer and larger calls cost less
 	maxBatch      = 512 // requests of one kind in a call
 )
 
@@ -117,16 +118,19 @@ func (sh *shard) drive(l *lane) {
 	defer sh.stock.lanes.Done()
 	var b batch
 	for {
+		sh.stock.slots <- struct{}{}
 		sh.mu.Lock()
 		b.take(sh)
 		if b.empty() {
 			sh.busy--
 			sh.idle = append(sh.idle, l)
 			sh.mu.Unlock()
+			<-sh.stock.slots
 			return
 		}
 		sh.mu.Unlock()
 		b.send(l)
+		<-sh.stock.slots
 		// Let the callers just answered put their next requests into the batch that follows.
 		runtime.Gosched()
 	}

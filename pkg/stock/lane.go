@@ -16,18 +16,23 @@ import (
 // promoted or replaced server answers lot_frozen until the guardian has looked, however the connection came about.
 // A lane is used by one goroutine at a time.
 type lane struct {
-	shard *shard
-	conn  *redis.Conn
-	door  [3]string // run id, owner, retention
-	used  time.Time
+	shard  *shard
+	conn   *redis.Conn
+	door   [3]string // run id, owner, retention
+	used   time.Time
+	losses int64 // lost connections of the engine when this one was last known to work
 }
 
 // idleCheck is how long a connection may rest before it is tried with a PING: a dead one found there costs nobody
 // an unknown outcome.
 const idleCheck = time.Second
 
+// ready makes sure of the connection. One that has rested, or has seen another lane lose its own, is tried first.
 func (l *lane) ready(ctx context.Context) error {
-	if l.conn != nil && time.Since(l.used) > idleCheck && l.conn.Ping(ctx).Err() != nil {
+	losses := l.shard.stock.losses.Load()
+	doubtful := losses != l.losses || time.Since(l.used) > idleCheck
+	l.losses = losses
+	if l.conn != nil && doubtful && l.conn.Ping(ctx).Err() != nil {
 		l.close()
 	}
 	if l.conn != nil {
@@ -132,6 +137,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation) []answer {
 		answers[i] = answer{r, wireFault(target, err, true)}
 	}
 	if broken {
+		l.shard.stock.losses.Add(1)
 		l.close()
 	}
 	l.used = time.Now()

@@ -210,7 +210,8 @@ type ChangeRequest struct {
 	Reason        string
 }
 
-func (q ChangeRequest) fields() []string {
+// fields returns what is to be set; after is the definition as it will then be.
+func (q ChangeRequest) fields(after drop.Definition) []string {
 	var f []string
 	if q.Status != nil {
 		f = append(f, "status", string(*q.Status))
@@ -224,11 +225,8 @@ func (q ChangeRequest) fields() []string {
 	if q.MaxHold != nil {
 		f = append(f, "max_hold", msOf(*q.MaxHold))
 	}
-	if q.Opens != nil {
-		f = append(f, "opens", timeMS(*q.Opens))
-	}
-	if q.Closes != nil {
-		f = append(f, "closes", timeMS(*q.Closes))
+	if q.Opens != nil || q.Closes != nil {
+		f = append(f, "window", window(after.Opens, after.Closes))
 	}
 	if q.Late != nil {
 		f = append(f, "late", string(*q.Late))
@@ -264,10 +262,11 @@ func (s *Stock) Change(ctx context.Context, q ChangeRequest) (drop.LotState, boo
 	if err != nil {
 		return now, false, err
 	}
-	if err := q.Apply(now.Definition).Check(); err != nil {
+	after := q.Apply(now.Definition)
+	if err := after.Check(); err != nil {
 		return now, false, err
 	}
-	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, q.fields())
+	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, q.fields(after))
 }
 
 func (s *Stock) change(ctx context.Context, lot drop.LotID, actor, reason string, dryRun bool, what []string) (drop.LotState, bool, error) {
@@ -482,6 +481,14 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]DueEnt
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
 func msOf(d time.Duration) string { return itoa(d.Milliseconds()) }
+
+// window writes a sales window as the scripts read it.
+func window(opens, closes time.Time) string {
+	if opens.IsZero() && closes.IsZero() {
+		return ""
+	}
+	return timeMS(opens) + "/" + timeMS(closes)
+}
 
 func timeMS(t time.Time) string {
 	if t.IsZero() {

@@ -75,11 +75,13 @@ func lotState(lot drop.LotID, f map[string]string) (drop.LotState, error) {
 		}
 		return time.UnixMilli(num(name)).UTC()
 	}
+	opens, closes, _ := strings.Cut(f["window"], "/")
+	f["opens"], f["closes"] = opens, closes
 	ms := func(name string) time.Duration { return time.Duration(num(name)) * time.Millisecond }
 	s := drop.LotState{
 		Totals:    drop.Totals{Capacity: num("capacity"), Available: num("available"), Held: num("held"), Sold: num("sold")},
 		Watermark: drop.Watermark{Epoch: num("epoch"), Seq: num("seq")},
-		Mark:      at("mark"), Frozen: f["frozen"],
+		Mark:      at("mark"),
 	}
 	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: num("limit"), Hold: ms("hold"), MaxHold: ms("max_hold"),
 		Opens: at("opens"), Closes: at("closes"), Late: drop.Late(f["late"]), Status: drop.Status(f["status"]), Name: f["name"]}

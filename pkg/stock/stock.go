@@ -6,6 +6,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,6 +59,8 @@ type Stock struct {
 	closing sync.Once
 	closed  chan struct{}
 	lanes   sync.WaitGroup
+	slots   chan struct{} // calls in flight, over all shards
+	losses  atomic.Int64 // connections lost so far, by any lane
 }
 
 // Open prepares the engine. It dials nothing: the first call does.
@@ -71,7 +74,7 @@ func Open(o Options) (*Stock, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stock{opt: o, server: srv, target: target, closed: make(chan struct{})}
+	s := &Stock{opt: o, server: srv, target: target, closed: make(chan struct{}), slots: make(chan struct{}, callsInFlight)}
 	for n := range o.Shards {
 		s.shards = append(s.shards, &shard{stock: s, number: n, keys: keysOf(n)})
 	}
