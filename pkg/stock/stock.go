@@ -60,7 +60,7 @@ type Stock struct {
 	closed  chan struct{}
 	lanes   sync.WaitGroup
 	slots   chan struct{} // calls in flight, over all shards
-	losses  atomic.Int64 // connections lost so far, by any lane
+	losses  atomic.Int64  // connections lost so far, by any lane
 }
 
 // Open prepares the engine. It dials nothing: the first call does.
