@@ -20,7 +20,6 @@ type statusFacts struct {
 	maxLag   time.Duration
 
 	// From Redis.
-	shards []drop.ShardState
 	outbox []drop.OutboxState
 	states map[drop.LotID]drop.LotState
 
@@ -95,6 +94,7 @@ type workerView struct {
 	Host    string    `json:"host"`
 	PID     int       `json:"pid"`
 	Parts   []string  `json:"parts"`
+	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	Seen    time.Time `json:"seen"`
 }

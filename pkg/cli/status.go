@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/render"
+	"github.com/dropctl/dropctl/pkg/stock"
+)
+
+func newStatus(a *app) *cobra.Command {
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how the shop is doing, worst first",
+		Long: `Show how the shop is doing, worst first; each line ends in the command to run next.
+
+What a store that is down would have said is left out. The exit status is 0 if nothing is bad, 5 if a
+store did not answer and 6 if something needs attention.`,
+		Example: `  dropctl status
+  dropctl status --watch
+  dropctl status -o json --jq .lots`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("watch") {
+				return a.watchStatus(cmd.Context(), every)
+			}
+			v, err := a.status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := a.print(v); err != nil {
+				return err
+			}
+			return v.err()
+		},
+	}
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
+	watchEveryFlag(cmd, &every)
+	return cmd
+}
+
+// watchStatus shows the status again and again: redrawn on a terminal, as a stream of JSON lines elsewhere.
+func (a *app) watchStatus(ctx context.Context, every time.Duration) error {
+	if every < time.Second {
+		return fault.New(fault.Usage, "--watch %s is too often", every).WithField("watch").WithHint("use at least 1s")
+	}
+	redraw := a.outTerm.TTY && !render.Format(a.cfg.Output).Structured()
+	if !redraw {
+		out, err := render.New(a.stdout, render.Options{Format: render.JSONL, Fields: a.fields, JQ: a.jq, Stream: a.outTerm})
+		if err != nil {
+			return err
+		}
+		a.out = out
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		v, err := a.status(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if redraw {
+			fmt.Fprint(a.stdout, "\x1b[H\x1b[2J")
+		}
+		if err := a.print(v); err != nil || a.out.Closed() {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// status takes one look. It fails only if a setting is wrong; a store that is down is part of the answer.
+func (a *app) status(ctx context.Context) (statusView, error) {
+	redis, err := a.cfg.Redis(a.getenv)
+	if err != nil {
+		return statusView{}, err
+	}
+	database, err := a.cfg.Database(a.getenv)
+	if err != nil {
+		return statusView{}, err
+	}
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	f := statusFacts{now: time.Now().UTC(), maxLag: a.cfg.MaxLag}
+	in, err := a.askLedger(ctx, &f)
+	f.database = storeOf("PostgreSQL", database.URL, err)
+	f.redis = storeOf("Redis", redis.URL, a.askStock(ctx, &f, in))
+	return f.view(), nil
+}
+
+func storeOf(store string, url config.Secret, err error) storeView {
+	v := storeView{Store: store, Target: url.String(), Reachable: err == nil, err: err}
+	if err != nil {
+		v.Error = fault.As(err).Error()
+	}
+	return v
+}
+
+// askLedger fills in what PostgreSQL knows. It takes half the time, so that a server which swallows every
+// packet leaves the other half to Redis.
+func (a *app) askLedger(ctx context.Context, f *statusFacts) (ledger.Installation, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout/2)
+	defer cancel()
+	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	if err != nil {
+		return ledger.Installation{}, err
+	}
+	defer l.Close()
+	if f.lots, err = wire.WorkerLedger(l).Lots(ctx); err != nil {
+		return l.Installation(), err
+	}
+	return l.Installation(), f.readLedgerStatus(ctx, l)
+}
+
+// askStock fills in what Redis knows: of the ledger's lots or, when the ledger was silent, of all it has.
+func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installation) (err error) {
+	var s *stock.Stock
+	if in.ID != "" {
+		s, err = wire.OpenStock(a.cfg, a.getenv, in)
+	} else {
+		s, err = wire.OpenStockAlone(ctx, a.cfg, a.getenv)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	for shard := range s.Shards() {
+		st, err := s.ShardState(ctx, shard)
+		if err != nil {
+			return err
+		}
+		if st.Exists && in.ID != "" && st.Installation != in.ID {
+			return fault.New(fault.Foreign, "its data belongs to another installation than PostgreSQL's")
+		}
+		out, err := s.OutboxState(ctx, shard)
+		if err != nil {
+			return err
+		}
+		f.outbox = append(f.outbox, drop.OutboxState(out))
+	}
+	var ids []drop.LotID
+	for _, lot := range f.lots {
+		ids = append(ids, lot.Lot)
+	}
+	if in.ID == "" {
+		if ids, err = s.Lots(ctx); err != nil {
+			return err
+		}
+	}
+	f.states, err = s.LotStates(ctx, ids)
+	return err
+}
+
+// readLedgerStatus fills in the ledger's lists. Only workers that are alive count.
+func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) error {
+	st, err := l.Status(ctx)
+	if err != nil {
+		return err
+	}
+	f.counts = ledgerCounts{RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unbooked: st.Pending}
+	for _, n := range st.DeadLetters {
+		f.counts.DeadLetters += n
+	}
+	for _, w := range st.Workers {
+		if w.Alive {
+			f.alive = append(f.alive, workerView{w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started, w.Seen})
+		}
+	}
+	run, err := l.LastRun(ctx)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	f.run = &runView{Started: run.Started, Verdict: string(run.Verdict)}
+	return err
+}
