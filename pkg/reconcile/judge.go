@@ -71,15 +71,17 @@ type tally struct {
 	held, sold int64
 }
 
+// fold takes in one event as the ledger would, and says if the event contradicts those before it. A lot event
+// carries the counters of Redis, but changes only the definition: the counters follow from the other events.
 func (t *tally) fold(e drop.Event) (wrong string) {
+	if e.Kind == drop.KindVoid {
+		return ""
+	}
 	if e.IsLotEvent() {
-		if e.Kind == drop.KindVoid {
-			return ""
-		}
+		t.Definition = e.Definition
 		if e.Held != t.held || e.Sold != t.sold {
 			wrong = fmt.Sprintf("the %s event says held %d, sold %d; the events before it add up to held %d, sold %d", e.Kind, e.Held, e.Sold, t.held, t.sold)
 		}
-		t.Definition, t.held, t.sold = e.Definition, e.Held, e.Sold
 		return wrong
 	}
 	held, sold, capacity := e.Delta()

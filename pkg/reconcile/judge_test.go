@@ -81,7 +81,7 @@ func TestVerdictOnOneLook(t *testing.T) {
 			s.ledger.OpenEpoch, s.redis.Watermark = 2, drop.Watermark{Epoch: 2, Seq: 10}
 			s.redis.Totals = drop.Totals{Capacity: 10, Available: 6, Held: 2, Sold: 2}
 			s.events = []drop.Event{loaded(2, 10, drop.Watermark{Epoch: 1, Seq: 9}, s.redis.Definition, 2, 2)}
-		}, fault.VerdictDrift, true, []string{"fold"}, 1},
+		}, fault.VerdictDrift, true, []string{"fold", "available", "held"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := sound()

@@ -78,8 +78,8 @@ type Sales struct {
 
 // Start is what is recorded when a run begins.
 type Start struct {
-	Actor string
-	Lots  []drop.LotID // named by the operator; empty: all, or those of the group
-	Group string
-	Deep  bool
+	Actor string       `json:"-"`
+	Lots  []drop.LotID `json:"lots"` // named by the operator; empty: all, or those of the group
+	Group string       `json:"group"`
+	Deep  bool         `json:"deep"`
 }

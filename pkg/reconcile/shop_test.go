@@ -1,0 +1,181 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/reconcile"
+	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/worker"
+)
+
+func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+
+// shop is one installation on private servers.
+type shop struct {
+	redis  *lab.Redis
+	db     testkit.Database
+	stock  *stock.Stock
+	ledger *ledger.Ledger
+}
+
+func newShop(t testing.TB) *shop {
+	t.Helper()
+	s := &shop{redis: testkit.Redis(t), db: testkit.Postgres(t)}
+	owner := ledger.Options{URL: s.db.URL(lab.Owner)}
+	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: s.db.URL(lab.App), Application: "reconcile-test"}); err != nil {
+		t.Fatal(err)
+	}
+	in := s.ledger.Installation()
+	if s.stock, err = stock.Open(stock.Options{URL: s.redis.SocketURL(), Installation: in.ID, Shards: in.Shards}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.stock.Close()
+		s.ledger.Close()
+	})
+	return s
+}
+
+// load creates a lot in the ledger and loads it into Redis.
+func (s *shop) load(t testing.TB, def drop.Definition) {
+	t.Helper()
+	def.MaxHold = 4 * time.Hour
+	def = def.WithDefaults()
+	if _, err := s.ledger.CreateLot(t.Context(), def, "test"); err != nil {
+		t.Fatal(err)
+	}
+	issued, err := s.ledger.IssueEpoch(t.Context(), def.Lot, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *shop) worker(o worker.Options) *worker.Worker {
+	in := s.ledger.Installation()
+	o.Installation, o.Shards = in.ID, in.Shards
+	return worker.New(wire.WorkerStock(s.stock), wire.WorkerLedger(s.ledger), o)
+}
+
+// drain brings the ledger up to date.
+func (s *shop) drain(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := s.worker(worker.Options{UntilIdle: true, Rate: 1e6}).Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// work runs a worker until stop is called, or the test ends.
+func (s *shop) work(t testing.TB) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if _, err := s.worker(worker.Options{Rate: 1e6}).Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	stop = func() { cancel(); done.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// sell lets users come by, each with one of the ways a hold can go. Every lot gets the same.
+func (s *shop) sell(t testing.TB, lot drop.LotID, from, users int) {
+	t.Helper()
+	var crowd sync.WaitGroup
+	for i := from; i < from+users; i++ {
+		crowd.Go(func() {
+			user := fmt.Sprintf("user-%d", i)
+			out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 3, Hold: time.Hour})
+			if err != nil {
+				t.Errorf("%s: %v", user, err)
+				return
+			}
+			for _, r := range waysOut[i%len(waysOut)] {
+				r.ID = out.Reservation.ID
+				if _, err := s.stock.Settle(t.Context(), r); err != nil {
+					t.Errorf("%s, %s: %v", user, r.Action, err)
+				}
+			}
+		})
+	}
+	crowd.Wait()
+}
+
+var waysOut = [][]drop.SettleRequest{
+	{},
+	{{Action: drop.ActConfirm, Ref: "pay"}},
+	{{Action: drop.ActConfirm, Ref: "pay", Qty: 2}},
+	{{Action: drop.ActRelease}},
+	{{Action: drop.ActRelease, Keep: 1}},
+	{{Action: drop.ActExtend, By: 2 * time.Hour}},
+	{{Action: drop.ActConfirm, Ref: "pay"}, {Action: drop.ActRefund, Total: 1}},
+	{{Action: drop.ActConfirm, Ref: "pay"}, {Action: drop.ActRefund, Total: -1, NoRestock: true}},
+}
+
+// Users who come first in every lot, by what became of them.
+const (
+	holds    = "user-0"
+	bought   = "user-1"
+	released = "user-3"
+)
+
+func attemptOf(lot drop.LotID, user string) string { return drop.AttemptOf(lot, user, "k") }
+
+// key returns the name of one of a lot's keys: lot, res, user, due.
+func (s *shop) key(t testing.TB, kind string, lot drop.LotID) string {
+	t.Helper()
+	name := s.do(t, "KEYS", "drop:*:"+kind+":"+string(lot))
+	if name == "" || strings.Contains(name, "\n") {
+		t.Fatalf("no single key %s of %s: %q", kind, lot, name)
+	}
+	return name
+}
+
+func (s *shop) do(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := s.redis.Do(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("%s: %v", args[0], err)
+	}
+	return out
+}
+
+func (s *shop) reconcile(t testing.TB, o reconcile.Options) reconcile.Report {
+	t.Helper()
+	report, err := reconcile.Run(t.Context(), wire.ReconcileStock(s.stock), wire.ReconcileLedger(s.ledger), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+func rowOf(t testing.TB, r reconcile.Report, lot drop.LotID) reconcile.Row {
+	t.Helper()
+	for _, row := range r.Rows {
+		if row.Lot == lot {
+			return row
+		}
+	}
+	t.Fatalf("no row for %s", lot)
+	return reconcile.Row{}
+}
