@@ -40,7 +40,9 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	// Each command is one line here and one file of this package.
-	add(groupInspect, newExplain(a))
+	add(groupDrop, newSeed(a))
+	add(groupRun, newWorker(a))
+	add(groupInspect, newStatus(a), newExplain(a))
 	add(groupSetUp, newConfig(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
 	root.InitDefaultHelpCmd() // now, so that help is finished like any other command

@@ -282,6 +282,10 @@ func (f *fold) refunded(ev drop.Event) *misfit {
 	_, sold, capacity := ev.Delta()
 	f.lot.Sold += sold
 	f.lot.Stock += capacity
+	if capacity != 0 {
+		// A seed must not put back what left the lot for good.
+		f.lot.AdjustActor, f.lot.AdjustReason = ev.Actor, "refund without restock"
+	}
 	r.Qty, r.Refunded = r.Qty-ev.Qty, ev.Total
 	if r.Qty == 0 {
 		r.State = drop.Refunded

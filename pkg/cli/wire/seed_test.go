@@ -80,8 +80,8 @@ func (s shop) mustSeed(t *testing.T, csv string, o seed.Options) []seed.Item {
 	return items
 }
 
-// reserve takes units for a user, who confirms them.
-func (s shop) sell(t *testing.T, lot drop.LotID, n int) {
+// sell takes a unit for each of n users, who confirm them, and returns the last reservation.
+func (s shop) sell(t *testing.T, lot drop.LotID, n int) (last drop.ReservationID) {
 	t.Helper()
 	for i := range n {
 		user := fmt.Sprintf("user-%d", i)
@@ -92,7 +92,9 @@ func (s shop) sell(t *testing.T, lot drop.LotID, n int) {
 		if _, err := s.stock.Settle(t.Context(), drop.SettleRequest{ID: out.Reservation.ID, Action: drop.ActConfirm, Ref: "paid"}); err != nil {
 			t.Fatal(err)
 		}
+		last = out.Reservation.ID
 	}
+	return last
 }
 
 // drain applies all that the outbox holds, as a worker does.
@@ -182,6 +184,25 @@ func TestSeedCreatesChangesAndKeeps(t *testing.T) {
 	s.mustSeed(t, "lot,stock\nhat,11\n", seed.Options{})
 }
 
+// TestSeedKeepsWhatARefundTookOut refunds a unit that is not to be sold again; the file still has the old stock.
+func TestSeedKeepsWhatARefundTookOut(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,5\n", seed.Options{})
+	id := s.sell(t, "hat", 1)
+	if _, err := s.stock.Settle(t.Context(), drop.SettleRequest{ID: id, Action: drop.ActRefund, Total: -1, NoRestock: true, Actor: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, drained := range []bool{false, true} {
+		if items, err := s.seed(t.Context(), t, "lot,stock\nhat,5\n", seed.Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(items[0].Message, "bob (refund without restock)") {
+			t.Errorf("drained %v: %+v, %v", drained, items, err)
+		}
+		s.drain(t)
+	}
+	if state, known := s.lot(t, "hat"); state.Capacity != 4 || known.Stock != 4 {
+		t.Errorf("Redis has %+v, the ledger %+v", state, known)
+	}
+}
+
 func ptr[T any](v T) *T { return &v }
 
 // TestSeedNeverMakesLostStockAnew empties Redis after sales; whether a worker ever ran makes no difference.
@@ -224,7 +245,7 @@ func TestSeedRefusesAnotherInstallationsRedis(t *testing.T) {
 // TestSeedHealsACrashBetweenTheStores ends a seed between ledger and Redis, as a crash does, and seeds again.
 func TestSeedHealsACrashBetweenTheStores(t *testing.T) {
 	s := openShop(t)
-	var crashed error = errors.New("crashed")
+	crashed := errors.New("crashed")
 	for _, after := range []string{"CreateLot", "IssueEpoch", "Load"} {
 		id := drop.LotID("lot-" + after)
 		list := rows(t, "lot,stock\n"+string(id)+",7\n")
