@@ -23,8 +23,8 @@ func newStatus(a *app) *cobra.Command {
 		Short: "Show how the shop is doing, worst first",
 		Long: `Show how the shop is doing, worst first; each line ends in the command to run next.
 
-What a store that is down would have said is left out. The exit status is 0 if nothing is bad, 5 if a
-store did not answer and 6 if something needs attention.`,
+What a store that is down would have said is left out. The exit status is 0 if nothing is bad, 5 if
+a store did not answer and 6 if something needs attention.`,
 		Example: `  dropctl status
   dropctl status --watch
   dropctl status -o json --jq .lots`,
@@ -103,10 +103,16 @@ func (a *app) status(ctx context.Context) (statusView, error) {
 	return f.view(), nil
 }
 
+// storeOf words how a store answered. A look changes nothing, so that an unknown outcome is a silent server.
 func storeOf(store string, url config.Secret, err error) storeView {
-	v := storeView{Store: store, Target: url.String(), Reachable: err == nil, err: err}
-	if err != nil {
-		v.Error = fault.As(err).Error()
+	v := storeView{Store: store, Target: url.String(), Reachable: err == nil}
+	if err == nil {
+		return v
+	}
+	v.Error = fault.As(err).Error()
+	v.err = err
+	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.OutcomeUnknown) {
+		v.err = fault.New(fault.Unavailable, "%s", v.Error).WithHint("check the server and its address: dropctl config view --origin")
 	}
 	return v
 }

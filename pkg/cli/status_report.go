@@ -142,14 +142,9 @@ type sayFunc func(level string, code fault.Code, next, format string, args ...an
 
 func (f statusFacts) sayStores(say sayFunc) {
 	for _, s := range []storeView{f.redis, f.database} {
-		if s.Reachable {
-			continue
+		if !s.Reachable {
+			say(levelBad, fault.CodeOf(s.err), fault.HintOf(s.err), "%s", s.Error)
 		}
-		next := fault.HintOf(s.err)
-		if fault.Is(s.err, fault.Unavailable) { // its usual hint is this command
-			next = "check the server and its address: dropctl config view --origin"
-		}
-		say(levelBad, fault.CodeOf(s.err), next, "%s: %s", s.Store, s.Error)
 	}
 }
 
@@ -188,6 +183,9 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 	}
 	if len(neverLoaded) > 0 {
 		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", someLots(neverLoaded))
+	}
+	if n.Unknown > 0 {
+		say(levelWarn, "", "dropctl status", "%s out of sight: Redis did not answer", lotsAre(n.Unknown))
 	}
 	if n.Paused > 0 {
 		say(levelOK, fault.LotPaused, "dropctl lot list", "%s paused", lotsAre(n.Paused))
@@ -232,9 +230,9 @@ func (f statusFacts) outboxTotals() outboxView {
 func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
 	switch {
 	case v.Oldest != nil && *v.Oldest > f.maxLag:
-		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %d outbox entries, the oldest is %s old", v.Pending, render.Duration(v.Oldest.Round(time.Second)))
+		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %s, the oldest is %s old", entriesOf(v.Pending), render.Duration(v.Oldest.Round(time.Second)))
 	case v.Pending > 0:
-		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %d outbox entries", v.Pending)
+		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %s", entriesOf(v.Pending))
 	}
 }
 
@@ -313,6 +311,13 @@ func lotsAre(n int) string {
 		return "1 lot is"
 	}
 	return fmt.Sprintf("%d lots are", n)
+}
+
+func entriesOf(n int64) string {
+	if n == 1 {
+		return "1 outbox entry"
+	}
+	return fmt.Sprintf("%d outbox entries", n)
 }
 
 func plural(n int) string {

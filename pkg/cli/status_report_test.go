@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
@@ -42,15 +43,13 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 	}{
 		"healthy": {func(*statusFacts) {}, levelOK, "1 lot is open", "dropctl lot list", ""},
 		"redis down": {func(f *statusFacts) {
-			err := fault.New(fault.Unavailable, "connection refused")
-			f.redis = storeView{Store: "Redis", Error: err.Error(), err: err}
+			f.redis = storeOf("Redis", config.NewURL("redis://shop"), fault.New(fault.OutcomeUnknown, "connection refused"))
 			f.states, f.outbox = nil, nil
-		}, levelBad, "Redis: connection refused", "dropctl config view", fault.Unavailable},
+		}, levelBad, "connection refused", "dropctl config view", fault.Unavailable},
 		"ledger down": {func(f *statusFacts) {
-			err := fault.New(fault.NotMigrated, "no schema")
-			f.database = storeView{Store: "PostgreSQL", Error: err.Error(), err: err}
+			f.database = storeOf("PostgreSQL", config.NewURL("postgres://shop"), fault.New(fault.NotMigrated, "no schema"))
 			f.lots, f.alive, f.run = nil, nil, nil
-		}, levelBad, "PostgreSQL: no schema", "dropctl migrate up", fault.NotMigrated},
+		}, levelBad, "no schema", "dropctl migrate up", fault.NotMigrated},
 		"frozen":         {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
 		"door closed":    {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
 		"stopped":        {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
@@ -101,7 +100,7 @@ func TestStatusCountsEachLotOnceWhereItIsWorst(t *testing.T) {
 
 func TestStatusShowsLotsOfRedisAloneWhenTheLedgerIsSilent(t *testing.T) {
 	f := healthyFacts()
-	f.database, f.lots = storeView{Store: "PostgreSQL", Error: "gone", err: fault.New(fault.Unavailable, "gone")}, nil
+	f.database, f.lots = storeOf("PostgreSQL", config.NewURL("postgres://shop"), fault.New(fault.Unavailable, "gone")), nil
 	v := f.view()
 	if v.Lots != (lotCounts{Selling: 1}) || v.Dead != nil {
 		t.Errorf("lots %+v, dead letters %v", v.Lots, v.Dead)
