@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
+	redis, db := testkit.Redis(t), testkit.Postgres(t)
+	_, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_TIMEOUT": "3s"}
+	expect := func(exit int, stdout string, args ...string) result {
+		t.Helper()
+		start := time.Now()
+		r := run(t, env, args...)
+		if r.exit != exit || !strings.Contains(r.out, stdout) {
+			t.Fatalf("%v: exit %d, want %d\n%s%s", args, r.exit, exit, r.out, r.err)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%v took %s", args, took)
+		}
+		return r
+	}
+	expect(0, "no lots yet", "status")
+	expect(0, "created", "seed", "truffle-99", "--stock", "40")
+	expect(6, "there is work for one", "status")
+
+	r := expect(0, `"entries": 1`, "worker", "--until-idle", "-q", "-o", "json")
+	if r.err != "" {
+		t.Errorf("a quiet worker says %q", r.err)
+	}
+	key, err := redis.Do(t.Context(), "KEYS", "*outbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for outbox := range strings.Lines(key) { // one that is no entry of ours, in every stream there is
+		if _, err := redis.Do(t.Context(), "XADD", strings.TrimSpace(outbox), "*", "what", "ever"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r = expect(8, "", "worker", "--until-idle", "-q")
+	if !strings.Contains(r.err, "dropctl outbox list") {
+		t.Errorf("it names no next command: %s", r.err)
+	}
+	expect(6, "parked as dead letters", "status")
+
+	if err := redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	r = expect(5, "", "status", "-o", "json")
+	var v struct {
+		Verdict string
+		Lots    map[string]int
+		Dead    int `json:"dead_letters"`
+	}
+	if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Verdict != "bad" || v.Lots["unknown"] != 1 || v.Dead == 0 {
+		t.Errorf("%+v %v in %s", v, err, r.out)
+	}
+	delete(env, "DROPCTL_REDIS_URL")
+	expect(2, "", "status")
+	expect(2, "", "worker")
+	expect(2, "", "worker", "--only", "nonsense")
+	expect(2, "", "worker", "--transport", "pigeon")
+	expect(2, "", "status", "--watch=10ms")
+}
