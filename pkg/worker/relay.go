@@ -63,10 +63,12 @@ type Gap struct {
 }
 
 const (
-	batchEvents = 1000             // events the relay asks tokens for at a time
-	maxEntries  = 500              // entries of one batch
-	idleBlock   = time.Second      // how long a read waits for the first entry
-	applyLimit  = 30 * time.Second // for one attempt, so that a dead connection ends too
+	batchEvents = 1000 // events of one transaction, and of one request for tokens
+	maxEntries  = 500  // entries of one read
+	redelivered = 50   // entries of one read of what is left over
+	idleBlock   = time.Second
+	tokenPause  = 100 * time.Millisecond // lets tokens gather: many small batches cost more than a few large ones
+	applyLimit  = 30 * time.Second       // for one attempt, so that a dead connection ends too
 )
 
 // relayer carries the events of one shard into the ledger.
@@ -74,8 +76,8 @@ type relayer struct {
 	*Worker
 	shard   int
 	name    string
-	busy    bool      // the last read brought something
-	size    float64   // events per entry, a running average: how many entries the tokens buy
+	window  int       // entries of the next read at most; doubles while there is more, 0 after a quiet spell
+	size    float64   // events per entry of late: how many entries the tokens buy
 	claimed time.Time // when it last looked for entries of dead workers
 }
 
@@ -87,7 +89,7 @@ func (w *Worker) relay(shard int) func(context.Context) error {
 // run starts with what an earlier attempt has read and not acknowledged: a reply may have been lost on the
 // way, and such entries are delivered to nobody else for a while.
 func (r *relayer) run(ctx context.Context) error {
-	r.busy, r.claimed = false, time.Time{}
+	r.window, r.claimed = 0, time.Time{}
 	if err := r.redeliver(ctx); err != nil {
 		return err
 	}
@@ -103,7 +105,7 @@ func (r *relayer) run(ctx context.Context) error {
 func (r *relayer) redeliver(ctx context.Context) error {
 	after := "0"
 	for ctx.Err() == nil {
-		entries, err := r.stock.ReadPending(ctx, r.shard, r.me.Name, after, maxEntries/10)
+		entries, err := r.stock.ReadPending(ctx, r.shard, r.me.Name, after, redelivered)
 		if err != nil || len(entries) == 0 {
 			return err
 		}
@@ -128,19 +130,24 @@ func (r *relayer) step(ctx context.Context) error {
 	if r.opt.UntilIdle {
 		block /= 10 // nobody waits a second for the end
 	}
-	if r.busy {
+	if r.window > 0 {
 		var err error
 		if granted, err = r.tokens(ctx); err != nil || granted == 0 {
 			return err
 		}
-		count, block = min(max(int(float64(granted)/r.size), 1), maxEntries), -1
+		count, block = min(max(int(float64(granted)/r.size), 1), r.window), -1
 	}
 	// What Redis delivers is this worker's to finish, so a stop does not interrupt the read.
 	entries, err := r.stock.ReadNew(context.WithoutCancel(ctx), r.shard, r.me.Name, count, block)
 	if err != nil {
 		return err
 	}
-	r.busy = len(entries) > 0
+	// It starts small: nobody knows how large the entries are that have piled up.
+	if len(entries) == 0 {
+		r.window = 0
+	} else {
+		r.window = min(max(2*r.window, 2), maxEntries)
+	}
 	return r.record(ctx, entries, granted)
 }
 
@@ -151,7 +158,7 @@ func (r *relayer) tokens(ctx context.Context) (int, error) {
 		if err != nil || granted > 0 {
 			return granted, err
 		}
-		sleep(ctx, max(wait, time.Millisecond), nil)
+		sleep(ctx, max(wait, tokenPause), nil)
 	}
 	return 0, nil
 }
@@ -159,7 +166,7 @@ func (r *relayer) tokens(ctx context.Context) (int, error) {
 // takeOver records what dead workers have left behind, as much as there is.
 func (r *relayer) takeOver(ctx context.Context) error {
 	for ctx.Err() == nil {
-		entries, err := r.stock.Claim(ctx, r.shard, r.me.Name, r.opt.Takeover, maxEntries/10)
+		entries, err := r.stock.Claim(ctx, r.shard, r.me.Name, r.opt.Takeover, redelivered)
 		if err != nil {
 			return err
 		}
@@ -175,43 +182,51 @@ func (r *relayer) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// record brings entries into the ledger, acknowledges them and settles the bill of tokens. An entry is
-// acknowledged only when the ledger has everything in it.
+// record brings entries into the ledger, acknowledges them and settles the bill of tokens.
 func (r *relayer) record(ctx context.Context, entries []drop.OutboxEntry, granted int) error {
-	if len(entries) == 0 {
-		return r.charge(ctx, -granted)
+	events := 0
+	for len(entries) > 0 {
+		n, applied, err := r.recordSome(ctx, entries)
+		if err != nil {
+			return err
+		}
+		r.size = max(float64(applied)/float64(n), 0.8*r.size, 1)
+		events += applied
+		entries = entries[n:]
 	}
+	if events == granted {
+		return nil
+	}
+	return r.ledger.ChargeTokens(context.WithoutCancel(ctx), events-granted)
+}
+
+// recordSome applies the first entries, about a transaction's worth, and acknowledges them: only now that the
+// ledger has everything in them. It returns how many entries and events they were.
+func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n, applied int, err error) {
 	lock := &r.inHand[r.shard]
 	lock.Lock()
 	defer lock.Unlock()
-
 	var events []drop.Event
 	var poison []drop.Poison
-	ids := make([]string, len(entries))
-	for i, entry := range entries {
-		ids[i] = entry.ID
+	var ids []string
+	for _, entry := range entries {
+		if len(events)+len(poison) >= batchEvents {
+			break
+		}
 		ev, bad := entry.Decode()
-		events, poison = append(events, ev...), append(poison, bad...)
+		events, poison, ids = append(events, ev...), append(poison, bad...), append(ids, entry.ID)
 	}
 	if err := r.apply(ctx, events, poison); err != nil {
-		return err
+		return 0, 0, err
 	}
 	// From here on a stop changes nothing any more: the ledger has it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer cancel()
 	if err := r.stock.Ack(ctx, r.shard, ids); err != nil {
-		return err
+		return 0, 0, err
 	}
 	r.done.entries.Add(int64(len(ids)))
-	r.size = 0.8*r.size + 0.2*max(float64(len(events))/float64(len(entries)), 1)
-	return r.charge(ctx, len(events)-granted)
-}
-
-func (r *relayer) charge(ctx context.Context, n int) error {
-	if n == 0 {
-		return nil
-	}
-	return r.ledger.ChargeTokens(context.WithoutCancel(ctx), n)
+	return len(ids), len(events), nil
 }
 
 // apply repeats Apply until the ledger has the events. A stop lets the attempt under way finish and makes no

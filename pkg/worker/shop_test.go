@@ -98,13 +98,22 @@ func (s *shop) close() {
 }
 
 func (s *shop) worker(o worker.Options) *worker.Worker {
+	return s.workerOn(wire.WorkerLedger(s.ledger), o)
+}
+
+func (s *shop) workerOn(l worker.Ledger, o worker.Options) *worker.Worker {
 	in := s.ledger.Installation()
 	o.Installation, o.Shards = in.ID, in.Shards
-	return worker.New(wire.WorkerStock(s.stock), wire.WorkerLedger(s.ledger), o)
+	return worker.New(wire.WorkerStock(s.stock), l, o)
 }
 
 // start runs a worker until the test ends or stop is called, which returns what Run returned.
 func (s *shop) start(t testing.TB, o worker.Options) (stop func() (worker.Summary, error)) {
+	t.Helper()
+	return s.startOn(t, wire.WorkerLedger(s.ledger), o)
+}
+
+func (s *shop) startOn(t testing.TB, l worker.Ledger, o worker.Options) (stop func() (worker.Summary, error)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var sum worker.Summary
@@ -112,7 +121,7 @@ func (s *shop) start(t testing.TB, o worker.Options) (stop func() (worker.Summar
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sum, err = s.worker(o).Run(ctx)
+		sum, err = s.workerOn(l, o).Run(ctx)
 	}()
 	stop = func() (worker.Summary, error) {
 		cancel()
