@@ -32,6 +32,7 @@ func (s *shop) acknowledgeUnrecorded(t testing.TB, lot drop.LotID) {
 }
 
 func TestAMissingEventIsSentAgain(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
@@ -63,6 +64,7 @@ func (l *otherServer) Server(ctx context.Context) (string, error) {
 }
 
 func TestANewPostgreSQLServerGetsEverythingThatIsKept(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
@@ -93,6 +95,7 @@ func (l *panicky) FoldWaiting(ctx context.Context) (int, error) {
 }
 
 func TestAPanicInOnePartStopsNoOther(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	s.sell(t, "truffle", 0, 20)
@@ -111,9 +114,9 @@ func TestAPanicInOnePartStopsNoOther(t *testing.T) {
 func TestAMassExpiryHoldsNobodyUp(t *testing.T) {
 	s := newShop(t)
 	const lots = 20
-	each := 1000
+	each, hold := 1000, 5*time.Second
 	if testing.Short() {
-		each = 100
+		each, hold = 100, 2*time.Second
 	}
 	lot := func(i int) drop.LotID { return drop.LotID(fmt.Sprintf("drop:lot-%d", i)) }
 	for i := range lots {
@@ -126,7 +129,7 @@ func TestAMassExpiryHoldsNobodyUp(t *testing.T) {
 		for part := range 8 {
 			all.Go(func() {
 				for u := part; u < each; u += 8 {
-					if _, err := s.hold(t.Context(), lot(i), fmt.Sprintf("user-%d", u), 5*time.Second); err != nil {
+					if _, err := s.hold(t.Context(), lot(i), fmt.Sprintf("user-%d", u), hold); err != nil {
 						t.Error(err)
 						return
 					}

@@ -14,6 +14,7 @@ import (
 )
 
 func TestARestartedRedisThatEqualsTheLedgerIsReopened(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	for i := range 6 {
 		lot := drop.LotID("lot-" + strconv.Itoa(i))
@@ -84,6 +85,7 @@ func TestARestartedRedisThatDiffersStaysShut(t *testing.T) {
 }
 
 func TestAFreezeIsLiftedOnceBothSidesAreEqual(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	s.sell(t, "truffle", 0, 20)
@@ -110,6 +112,7 @@ func TestAFreezeIsLiftedOnceBothSidesAreEqual(t *testing.T) {
 }
 
 func TestAnOperatorsFreezeIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
@@ -134,6 +137,7 @@ func TestAnOperatorsFreezeIsLeftAlone(t *testing.T) {
 }
 
 func TestAnEmptiedRedisSellsNothing(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	s.sell(t, "truffle", 0, 20)

@@ -20,6 +20,7 @@ import (
 )
 
 func TestUntilIdleRecordsEverythingAndEnds(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	for i := range 6 {
 		lot := drop.LotID("lot-" + strconv.Itoa(i))
@@ -40,6 +41,7 @@ func TestUntilIdleRecordsEverythingAndEnds(t *testing.T) {
 }
 
 func TestRedeliveredEntriesChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	s.sell(t, "truffle", 0, 30)
@@ -60,6 +62,7 @@ func TestRedeliveredEntriesChangeNothing(t *testing.T) {
 }
 
 func TestWhatIsNoEventIsParkedAndReported(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 10)
 	installation := s.ledger.Installation().ID
@@ -77,6 +80,7 @@ func TestWhatIsNoEventIsParkedAndReported(t *testing.T) {
 }
 
 func TestAnotherInstallationsDatabaseGetsNothing(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 10)
 	s.sell(t, "truffle", 0, 10)
@@ -108,6 +112,7 @@ func TestAnotherInstallationsDatabaseGetsNothing(t *testing.T) {
 }
 
 func TestAKilledWorkersEntriesAreTakenOver(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 400)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
@@ -141,6 +146,7 @@ func TestAKilledWorkersEntriesAreTakenOver(t *testing.T) {
 }
 
 func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 2000)
 	stop := s.start(t, worker.Options{})
@@ -184,6 +190,7 @@ func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
 }
 
 func TestAllWorkersTogetherKeepToTheRate(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	for i := range shards {
 		lot := drop.LotID("lot-" + strconv.Itoa(i))
@@ -205,6 +212,7 @@ func TestAllWorkersTogetherKeepToTheRate(t *testing.T) {
 }
 
 func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
+	t.Parallel()
 	postgres := testkit.PostgresServer(t)
 	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
 	s.load(t, "truffle", 2000)
@@ -226,6 +234,7 @@ func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
 }
 
 func TestExpiredHoldsComeBackPromptly(t *testing.T) {
+	t.Parallel()
 	for name, notify := range map[string]string{"with hints": "Ex", "without hints": ""} {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(t)
@@ -256,6 +265,7 @@ func TestExpiredHoldsComeBackPromptly(t *testing.T) {
 }
 
 func TestUntilIdleGivesUpOnASilentStore(t *testing.T) {
+	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 10)
 	if err := s.redis.Kill(); err != nil {
