@@ -1,60 +1,20 @@
 #!lua flags=allow-oom
--- change: sets fields of a lot's definition, or its capacity. One event, `adjusted` for a capacity and `changed` for the rest.
---
--- KEYS  gated, see common.lua, one lot
--- ARGV  4 lot id, 5 actor, 6 reason, 7 how many due attempts may be looked at, 8 '1' for a trial that changes nothing, then either
---       'to' or 'by', number, expected capacity; or pairs of field and value (status limit hold max_hold window late name)
--- Reply ok, detail, now, 'changed' | 'same', then the lot's fields and values
---       conflict, 'expect', capacity | conflict, 'units', least capacity | again
-
-local FIELDS = { status = true, limit = true, hold = true, max_hold = true, window = true, late = true, name = true }
-
-local shut = door()
-if shut then return shut end
-local L, code, detail = read_lot(ARGV[4], 5)
-if not L then return { code, detail or '' } end
-if not read_totals(L) then return { 'corrupt', L.id } end
-local trial = ARGV[8] == '1'
-
--- emit_picture: the event that carries the lot as it now stands.
-local function emit_picture(letter)
-  local seq = next_seq(L)
-  local f = call('HMGET', KEYS[5], 'status', 'limit', 'hold', 'max_hold', 'window', 'late', 'name')
-  local opens, closes = match(f[5], '^(%d*)/(%d*)$')
-  f[5] = (opens or '') .. '\t' .. (closes or '')
-  emit('*\t' .. letter .. '\t' .. seq .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. fmt('%d\t%d\t%d\t', L.capacity, L.held, L.sold) .. concat(f, '\t') .. '\n')
-end
-
--- adjust: sets the capacity. What it already is needs no change: the call was repeated.
-local function adjust(mode, number, expect)
-  local target = mode == 'to' and number or expect + number
-  if L.capacity == target then return 'same' end
-  if L.capacity ~= expect then return 'conflict', { 'conflict', 'expect', fmt('%d', L.capacity) } end
-  if target > 1e9 then return 'conflict', { 'invalid', 'capacity' } end
-  local short = L.held + L.sold - target
-  if short > 0 and not trial then
-    local _, more = take_back(L, L.available + short, tonumber(ARGV[7]))
-    if L.held + L.sold > target and more then return 'conflict', { 'again', '' } end
-  end
-  if target < 0 or L.held + L.sold > target then return 'conflict', { 'conflict', 'units', fmt('%d', L.held + L.sold) } end
-  L.available, L.capacity = target - L.held - L.sold, target
-  if not trial then emit_picture('a') end
-  return 'changed'
-end
-
 -- change: sets the fields that differ.
 local function change()
-  local pairs_ = {}
+  local differs = false
   for i = 9, #ARGV, 2 do
-    if call('HGET', KEYS[5], ARGV[i]) ~= ARGV[i + 1] then
-      pairs_[#pairs_ + 1] = ARGV[i]
-      pairs_[#pairs_ + 1] = ARGV[i + 1]
+    local field, value = ARGV[i], ARGV[i + 1]
+    if tostring(L[field]) ~= value then
+      L[field], differs = value, true
     end
   end
-  if #pairs_ == 0 then return 'same' end
+  if not differs then return 'same' end
   if not trial then
-    call('HSET', KEYS[5], unpack(pairs_))
+    local rule = {}
+    for i, field in ipairs(RULES) do rule[i] = L[field] end
+    prove()
     emit_picture('g')
+    call('HSET', KEYS[5], 'rule', concat(rule, '\t'), 'name', L.name)
   end
   return 'changed'
 end

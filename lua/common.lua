@@ -1,6 +1,6 @@
 -- Shared by every script: the loader puts this file behind the shebang line of each.
 --
--- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 wake, then four for each lot: lot, res, user, due.
+-- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 wake, then three for each lot: lot, res, due.
 -- ARGV of a gated script: 1 run id of the server as this connection saw it, 2 owner (installation/P),
 --      3 key_retention in ms; the rest is the script's own.
 -- Replies start with a status: `ok`, or an error code followed by its detail. Nothing was written unless `ok`.
@@ -9,14 +9,20 @@
 -- with the writes to keys that were not read (a stray due entry means nothing); prove() reads them all where a script
 -- must write before it has read everything.
 --
--- Records in `res`, fields separated by tabs (no text may contain a control character):
+-- Fields of `lot`, values separated by tabs (no text may contain a control character):
+--   live: available held seq mark due                    due: the earliest due time known, 0 for none
+--   totals: sold capacity                                 name
+--   rule: epoch status limit hold max_hold window late    window: '' or "opens/closes", each may be empty
+-- Few fields, because reading and writing a field costs more than parsing it.
+--
+-- Records in `res`, by attempt:
 --   h user asked qty n deadline created [last]          a hold; last is missing while it equals n
 --   c user asked qty n last rest refunded from ref late confirmed
 --   r asked qty n last ended late                       released
 --   x asked qty n last ended user late                  expired; the user is needed to take it anew
 --   f asked qty n last ended total late                 refunded in full
 -- `late` is the digest of the payment reference for which paid_late was written.
--- A record in `user` is: held, bought, attempt of the live hold.
+-- Also in `res`, by "@" and the user: held, bought, attempt of the live hold. One hash, so that a hold is one write.
 local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
 local ATTEMPT = 26
 
@@ -44,10 +50,9 @@ local function prove()
   if proven then return end
   call('XLEN', KEYS[2])
   call('ZCARD', KEYS[3])
-  for k = 5, #KEYS, 4 do
+  for k = 5, #KEYS, 3 do
     call('HLEN', KEYS[k + 1])
-    call('HLEN', KEYS[k + 2])
-    call('ZCARD', KEYS[k + 3])
+    call('ZCARD', KEYS[k + 2])
   end
   proven = true
 end
@@ -61,27 +66,26 @@ end
 
 -- read_lot: the lot behind KEYS[k], or nil and why. Changes stay in the table until save().
 local function read_lot(id, k)
-  local f = call('HMGET', KEYS[k], 'available', 'held', 'seq', 'mark', 'due', 'epoch', 'status', 'limit', 'hold', 'max_hold', 'window')
-  if not f[1] then return nil, 'lot_not_loaded' end
-  local L = { id = id, k = k, available = tonumber(f[1]), held = tonumber(f[2]), seq = tonumber(f[3]), due = tonumber(f[5]), epoch = f[6],
-    status = f[7], limit = tonumber(f[8]), hold = tonumber(f[9]), max_hold = tonumber(f[10]), window = f[11], now = now, now_s = now_s, res = {}, users = {}, dues = {} }
-  local mark = tonumber(f[4])
-  if not (L.available and L.held and L.seq and mark and L.epoch and L.status and L.limit and L.hold and L.max_hold and L.window) then return nil, 'corrupt' end
-  if now < mark then
-    if mark - now > 2000 then
-      call('HSET', KEYS[1], 'frozen', 'clock')
-      return nil, 'lot_frozen', 'clock'
-    end
-    L.now, L.now_s = mark, fmt('%d', mark)
+  local f = call('HMGET', KEYS[k], 'live', 'rule')
+  if not f[1] or not f[2] then return nil, 'lot_not_loaded' end
+  local available, held, seq, mark, due = match(f[1], '^(%d+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)$')
+  local epoch, status, limit, hold, max_hold, window, late = match(f[2], '^(%d+)\t(%a+)\t(%d+)\t(%d+)\t(%d+)\t([%d/]*)\t(%a+)$')
+  if not available or not epoch then return nil, 'corrupt' end
+  mark = tonumber(mark)
+  if now < mark and mark - now > 2000 then
+    call('HSET', KEYS[1], 'frozen', 'clock')
+    return nil, 'lot_frozen', 'clock'
   end
-  return L
+  return { id = id, k = k, available = tonumber(available), held = tonumber(held), seq = tonumber(seq), due = tonumber(due), epoch = epoch, status = status,
+    limit = tonumber(limit), hold = hold, max_hold = tonumber(max_hold), window = window, late = late,
+    now = math.max(now, mark), now_s = now < mark and fmt('%d', mark) or now_s, res = {}, dues = {} }
 end
 
 -- read_totals: the counters that only settling and adjusting change.
 local function read_totals(L)
-  local f = call('HMGET', KEYS[L.k], 'sold', 'capacity', 'late')
-  L.sold, L.capacity, L.late = tonumber(f[1]), tonumber(f[2]), f[3]
-  return L.sold and L.capacity and L.late
+  local sold, capacity = match(call('HGET', KEYS[L.k], 'totals') or '', '^(%d+)\t(%d+)$')
+  L.sold, L.capacity = tonumber(sold or 0), tonumber(capacity or 0)
+  return capacity
 end
 
 local emitting -- the lot of the newest event
@@ -103,49 +107,49 @@ local function parse_user(text)
   return { held = tonumber(held or 0), bought = tonumber(bought or 0), live = live or '' }
 end
 
+local function put_record(L, attempt, record)
+  local n = #L.res
+  L.res[n + 1], L.res[n + 2] = attempt, record
+end
+
 -- put_user: stores a user's counters with the call; one who has nothing needs no record.
 local function put_user(L, user, u)
   if u.held == 0 and u.bought == 0 then
     L.leave = L.leave or {}
-    L.leave[#L.leave + 1] = user
+    L.leave[#L.leave + 1] = '@' .. user
   else
-    L.users[#L.users + 1] = user
-    L.users[#L.users + 1] = fmt('%d\t%d\t%s', u.held, u.bought, u.live)
+    put_record(L, '@' .. user, fmt('%d\t%d\t%s', u.held, u.bought, u.live))
   end
-end
-
-local function put_record(L, attempt, record)
-  L.res[#L.res + 1] = attempt
-  L.res[#L.res + 1] = record
 end
 
 -- file_due: look at these attempts again at a time (ms). Their records decide what happens then.
 local function file_due(L, at, attempts)
-  L.dues[#L.dues + 1] = at
-  L.dues[#L.dues + 1] = attempts
-  if not L.due or at < L.due then
+  local n = #L.dues
+  L.dues[n + 1], L.dues[n + 2] = at, attempts
+  if L.due == 0 or at < L.due then
     L.due, L.due_moved = at, true
   end
 end
 
 local function save_lot(L)
-  if L.leave then call('HDEL', KEYS[L.k + 2], unpack(L.leave)) end
+  if L.leave then call('HDEL', KEYS[L.k + 1], unpack(L.leave)) end
   if #L.res > 0 then call('HSET', KEYS[L.k + 1], unpack(L.res)) end
-  if #L.users > 0 then call('HSET', KEYS[L.k + 2], unpack(L.users)) end
-  local f = { 'available', fmt('%d', L.available), 'held', fmt('%d', L.held), 'seq', fmt('%d', L.seq), 'mark', L.now_s }
-  if L.due_moved then f[#f + 1], f[#f + 2] = 'due', L.due and fmt('%d', L.due) or '' end
-  if L.sold then f[#f + 1], f[#f + 2], f[#f + 3], f[#f + 4] = 'sold', fmt('%d', L.sold), 'capacity', fmt('%d', L.capacity) end
-  call('HSET', KEYS[L.k], unpack(f))
+  local live = fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, L.now_s, L.due)
+  if L.sold then
+    call('HSET', KEYS[L.k], 'live', live, 'totals', fmt('%d\t%d', L.sold, L.capacity))
+  else
+    call('HSET', KEYS[L.k], 'live', live)
+  end
 end
 
 -- save: everything the call has changed. Called once, at the end, with the lots that were read.
 local function save(lots)
   local moved = false
   for _, L in ipairs(lots) do
-    for i = 1, #L.dues, 2 do call('ZADD', KEYS[L.k + 3], fmt('%d', L.dues[i]), L.dues[i + 1]) end
+    for i = 1, #L.dues, 2 do call('ZADD', KEYS[L.k + 2], fmt('%d', L.dues[i]), L.dues[i + 1]) end
     if L.due_moved then
       moved = true
-      if L.due then call('ZADD', KEYS[3], fmt('%d', L.due), L.id) else call('ZREM', KEYS[3], L.id) end
+      if L.due > 0 then call('ZADD', KEYS[3], fmt('%d', L.due), L.id) else call('ZREM', KEYS[3], L.id) end
     end
   end
   if evn > 0 then
@@ -198,7 +202,7 @@ end
 local function take_back_entry(L, member, score, budget)
   local attempts = attempts_of(member, budget)
   if #attempts == 0 then
-    call('ZREM', KEYS[L.k + 3], member)
+    call('ZREM', KEYS[L.k + 2], member)
     return 1, 0
   end
   local records = call('HMGET', KEYS[L.k + 1], unpack(attempts))
@@ -207,21 +211,21 @@ local function take_back_entry(L, member, score, budget)
     local user, asked, qty, n, deadline = parse_hold(records[i])
     if user and deadline <= L.now then
       holds[#holds + 1] = { attempt, user, asked, qty, n }
-      users[#users + 1] = user
+      users[#users + 1] = '@' .. user
     end
   end
-  local texts = #users > 0 and call('HMGET', KEYS[L.k + 2], unpack(users)) or {}
-  call('ZREM', KEYS[L.k + 3], member)
-  if #member > #attempts * ATTEMPT then call('ZADD', KEYS[L.k + 3], score, sub(member, #attempts * ATTEMPT + 1)) end
+  local texts = #users > 0 and call('HMGET', KEYS[L.k + 1], unpack(users)) or {}
+  call('ZREM', KEYS[L.k + 2], member)
+  if #member > #attempts * ATTEMPT then call('ZADD', KEYS[L.k + 2], score, sub(member, #attempts * ATTEMPT + 1)) end
   local retention, tombs, gone, forget = tonumber(ARGV[3]), {}, {}, {}
   for i, h in ipairs(holds) do
     local u = parse_user(texts[i])
     tombs[#tombs + 1] = h[1]
     tombs[#tombs + 1] = expire(L, h[1], h[2], h[3], h[4], h[5], u)
     if u.held == 0 and u.bought == 0 then
-      call('HDEL', KEYS[L.k + 2], h[2])
+      call('HDEL', KEYS[L.k + 1], users[i])
     else
-      call('HSET', KEYS[L.k + 2], h[2], fmt('%d\t%d\t%s', u.held, u.bought, u.live))
+      call('HSET', KEYS[L.k + 1], users[i], fmt('%d\t%d\t%s', u.held, u.bought, u.live))
     end
     gone[i] = h[1]
   end
@@ -246,7 +250,7 @@ end
 local function take_back(L, want, budget)
   local expired = 0
   while L.available < want do
-    local e = call('ZRANGEBYSCORE', KEYS[L.k + 3], '-inf', L.now_s, 'WITHSCORES', 'LIMIT', 0, 1)
+    local e = call('ZRANGEBYSCORE', KEYS[L.k + 2], '-inf', L.now_s, 'WITHSCORES', 'LIMIT', 0, 1)
     if not e[1] then return expired, false end
     if budget <= 0 then return expired, true end
     prove()

@@ -17,20 +17,21 @@ if not ARGV[22] or tonumber(ARGV[9]) < ARGV[10] + ARGV[11] then return { 'invali
 local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
 if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
 prove()
-local was = call('HMGET', KEYS[5], 'epoch', 'seq')
-local present = was[1] and concat({ m[2] or '', was[1], was[2] or '' }, '\t') or 'absent'
+local was = call('HMGET', KEYS[5], 'rule', 'live')
+local present = 'absent'
+if was[1] then present = concat({ m[2] or '', match(was[1], '^%d*'), match(was[2] or '', '^%d+\t%d+\t(%d+)') or '' }, '\t') end
 if present ~= ARGV[5] then return { 'conflict', present } end
 
 if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', '', 'bytes', '0', 'trimmed', '0') end
 meta_bytes = tonumber(m[3] or 0)
-call('DEL', KEYS[5], KEYS[6], KEYS[7], KEYS[8])
+call('DEL', KEYS[5], KEYS[6], KEYS[7])
 call('ZREM', KEYS[3], ARGV[4])
 local L = { id = ARGV[4], k = 5, epoch = ARGV[6], seq = tonumber(ARGV[8]) }
 local seq = next_seq(L)
 local mark = math.max(now, tonumber(ARGV[22]))
-call('HSET', KEYS[5], 'available', fmt('%d', ARGV[9] - ARGV[10] - ARGV[11]), 'held', ARGV[10], 'seq', seq, 'mark', fmt('%d', mark), 'due', '', 'epoch', ARGV[6],
-  'status', ARGV[12], 'limit', ARGV[13], 'hold', ARGV[14], 'max_hold', ARGV[15], 'window', (ARGV[16] .. ARGV[17] == '') and '' or ARGV[16] .. '/' .. ARGV[17], 'late', ARGV[18],
-  'sold', ARGV[11], 'capacity', ARGV[9], 'name', ARGV[19])
+local window = ARGV[16] .. ARGV[17] ~= '' and ARGV[16] .. '/' .. ARGV[17] or ''
+call('HSET', KEYS[5], 'live', fmt('%d\t%s\t%s\t%d\t0', ARGV[9] - ARGV[10] - ARGV[11], ARGV[10], seq, mark), 'totals', ARGV[11] .. '\t' .. ARGV[9],
+  'rule', concat({ ARGV[6], ARGV[12], ARGV[13], ARGV[14], ARGV[15], window, ARGV[18] }, '\t'), 'name', ARGV[19])
 emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[20], ARGV[21], ARGV[9], ARGV[10], ARGV[11] }, '\t') .. '\t' .. concat(ARGV, '\t', 12, 19) .. '\t' .. ARGV[7] .. '\t' .. ARGV[8] .. '\n')
 save({})
 return { 'ok', '', now_s, seq }

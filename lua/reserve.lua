@@ -4,7 +4,7 @@
 -- KEYS  gated, see common.lua
 -- ARGV  4 outbox ceiling in bytes, 5 how many due attempts may be looked at for each lot, 6 number of lots;
 --       for each lot its id, the number n of its requests, then seven columns of n values:
---       attempt, user, "h user asked qty " (the constant part of the record), "\tkey\tactor\t0\n" (the event's tail),
+--       attempt, "@user", "h user asked qty " (the constant part of the record), "\tkey\tactor\t0\n" (the event's tail),
 --       "qty 0 attempt" (the user record of one who has nothing yet), qty, hold in ms (0: the lot's own).
 --       Attempts and users are distinct within a lot.
 -- Reply ok, detail, now, then for each lot "epoch available limit" (or "!" and "code detail") and one line a request:
@@ -72,52 +72,48 @@ local function live_hold(L, u)
 end
 
 -- refuse: why a request that is no replay is refused, in the decided order, or nil.
-local function refuse(L, shut_by, u, live, qty, hold)
-  if shut_by then return '!\t' .. shut_by end
+local function refuse(L, u, live, qty, hold)
+  if L.shut_by then return '!\t' .. L.shut_by end
   local may = left(L, u)
   if live then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
   if may >= 0 and qty > may then return '!\tcustomer_limit\t' .. may end
-  if hold > L.max_hold then return '!\tinvalid\t' .. L.max_hold end
+  if tonumber(hold) > L.max_hold then return '!\tinvalid\t' .. L.max_hold end
   if qty > L.available then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 
 -- hold_tail: the variable end of a record held now, the same for all that ask for the same hold.
 local function hold_tail(L, hold, tails, dues)
-  local deadline = L.now + (hold == '0' and L.hold or tonumber(hold))
+  local deadline = L.now + (hold == '0' and L.hold or hold)
   local due = { at = deadline }
   tails[hold], dues[hold] = '\t' .. fmt('%d', deadline) .. '\t' .. L.now_s, due
   return tails[hold], due
 end
 
-local function reserve_lot(L, n, at, shut_by)
+local function reserve_lot(L)
+  local n, at, known = L.n, L.at, L.known
   local a_user, a_const, a_tail, a_fresh, a_qty, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n, at + 6 * n
-  local res, users, rn, un = L.res, L.users, 0, 0
-  local out, tails, dues = {}, {}, {}
+  local res, out, tails, dues = L.res, {}, {}, {}
   for i = 0, n - 1 do
-    local attempt, record, text, qty, hold = ARGV[at + i], L.records[i + 1], L.texts[i + 1], tonumber(ARGV[a_qty + i]), ARGV[a_hold + i]
+    local attempt, record, text, qty, hold = ARGV[at + i], known[i + 1], known[n + i + 1], tonumber(ARGV[a_qty + i]), ARGV[a_hold + i]
     local u = (text or record) and parse_user(text)
     local answer
     if record then
       answer = replay(L, attempt, record, ARGV[a_const + i], u)
     else
-      answer = refuse(L, shut_by, u, u and live_hold(L, u), qty, tonumber(hold))
+      answer = refuse(L, u, u and live_hold(L, u), qty, hold)
     end
     if not answer then
       local tail, due = tails[hold], dues[hold]
       if not tail then tail, due = hold_tail(L, hold, tails, dues) end
-      local seq = next_seq(L)
+      local seq, k = next_seq(L), #res
       local held = ARGV[a_const + i] .. seq .. tail
       L.available, L.held = L.available - qty, L.held + qty
-      rn, un = #res, #users
-      res[rn + 1], res[rn + 2] = attempt, held
-      users[un + 1] = ARGV[a_user + i]
-      local may
+      local may, counters = L.limit == 0 and -1 or L.limit - qty, ARGV[a_fresh + i]
       if u then
         u.held, u.live = u.held + qty, attempt
-        users[un + 2], may = fmt('%d\t%d\t%s', u.held, u.bought, attempt), left(L, u)
-      else
-        users[un + 2], may = ARGV[a_fresh + i], L.limit == 0 and -1 or L.limit - qty
+        may, counters = left(L, u), fmt('%d\t%d\t%s', u.held, u.bought, attempt)
       end
+      res[k + 1], res[k + 2], res[k + 3], res[k + 4] = attempt, held, ARGV[a_user + i], counters
       ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', held, ARGV[a_tail + i]
       evn = evn + 4
       due[#due + 1] = attempt
@@ -134,7 +130,7 @@ local lots, reply, at = {}, { 'ok', '', now_s }, 7
 for j = 1, tonumber(ARGV[6]) do
   local n = tonumber(ARGV[at + 1])
   if malformed(n, at + 2) then return { 'invalid', ARGV[at] } end
-  local L, code, detail = read_lot(ARGV[at], 1 + 4 * j)
+  local L, code, detail = read_lot(ARGV[at], 2 + 3 * j)
   if L then
     L.n, L.at, L.slot = n, at + 2, 2 + 2 * j
     lots[#lots + 1] = L
@@ -144,7 +140,7 @@ for j = 1, tonumber(ARGV[6]) do
   at = at + 2 + 7 * n
 end
 
--- Take back what the requests of a lot may need, then read their records and users.
+-- Take back what the requests of a lot may need, then read the records of their attempts and users.
 for _, L in ipairs(lots) do
   local wanted = 0
   for i = L.at + 5 * L.n, L.at + 6 * L.n - 1 do wanted = wanted + ARGV[i] end
@@ -154,12 +150,7 @@ for _, L in ipairs(lots) do
     _, L.more = take_back(L, wanted, budget)
   end
 end
-for _, L in ipairs(lots) do
-  L.records = call('HMGET', KEYS[L.k + 1], unpack(ARGV, L.at, L.at + L.n - 1))
-  L.texts = call('HMGET', KEYS[L.k + 2], unpack(ARGV, L.at + L.n, L.at + 2 * L.n - 1))
-end
-for _, L in ipairs(lots) do
-  reply[L.slot], reply[L.slot + 1] = reserve_lot(L, L.n, L.at, L.shut_by)
-end
+for _, L in ipairs(lots) do L.known = call('HMGET', KEYS[L.k + 1], unpack(ARGV, L.at, L.at + 2 * L.n - 1)) end
+for _, L in ipairs(lots) do reply[L.slot], reply[L.slot + 1] = reserve_lot(L) end
 save(lots)
 return reply

@@ -254,11 +254,12 @@ local function users_of(L, qs)
   for _, q in ipairs(qs) do
     local name = q.r and q.r.user
     if name and not seen[name] then
-      names[#names + 1], seen[name] = name, true
+      names[#names + 1], seen[name] = '@' .. name, true
     end
   end
   if #names == 0 then return users end
-  for i, text in ipairs(call('HMGET', KEYS[L.k + 2], unpack(names))) do users[names[i]] = parse_user(text) end
+  local texts = call('HMGET', KEYS[L.k + 1], unpack(names))
+  for i, name in ipairs(names) do users[sub(name, 2)] = parse_user(texts[i]) end
   return users
 end
 
@@ -287,7 +288,7 @@ for j = 1, tonumber(ARGV[5]) do
   local n = tonumber(ARGV[at + 1])
   local qs = requests(n, at + 2)
   if not qs then return { 'invalid', ARGV[at] } end
-  local L, code, detail = read_lot(ARGV[at], 1 + 4 * j)
+  local L, code, detail = read_lot(ARGV[at], 2 + 3 * j)
   if L and not read_totals(L) then L, code = nil, 'corrupt' end
   if L then
     L.qs, L.slot, L.by = qs, 2 + 2 * j, {}

@@ -10,7 +10,7 @@ if shut then return shut end
 prove()
 local lots, expired, more = {}, 0, 0
 for j = 5, #ARGV do
-  local L = read_lot(ARGV[j], 1 + 4 * (j - 4))
+  local L = read_lot(ARGV[j], 2 + 3 * (j - 4))
   if L then
     local n, rest = take_back(L, math.huge, tonumber(ARGV[4]))
     expired, more = expired + n, rest and 1 or more
@@ -21,10 +21,10 @@ for j = 5, #ARGV do
 end
 for _, L in ipairs(lots) do
   -- The lot's next due time is known only when its entries are: those of this call are not stored yet.
-  local first = call('ZRANGE', KEYS[L.k + 3], 0, 0, 'WITHSCORES')
-  L.due, L.due_moved = first[1] and tonumber(first[2]), true
+  local first = call('ZRANGE', KEYS[L.k + 2], 0, 0, 'WITHSCORES')
+  L.due, L.due_moved = tonumber(first[2] or 0), true
   for i = 1, #L.dues, 2 do
-    if not L.due or L.dues[i] < L.due then L.due = L.dues[i] end
+    if L.due == 0 or L.dues[i] < L.due then L.due = L.dues[i] end
   end
 end
 save(lots)

@@ -21,17 +21,16 @@ func keysOf(shard int) shardKeys {
 	return shardKeys{prefix: p, meta: p + "meta", outbox: p + "outbox", next: p + "next", wake: p + "wake"}
 }
 
-func (k shardKeys) lot(lot drop.LotID) string  { return k.prefix + "lot:" + string(lot) }
-func (k shardKeys) res(lot drop.LotID) string  { return k.prefix + "res:" + string(lot) }
-func (k shardKeys) user(lot drop.LotID) string { return k.prefix + "user:" + string(lot) }
-func (k shardKeys) due(lot drop.LotID) string  { return k.prefix + "due:" + string(lot) }
+func (k shardKeys) lot(lot drop.LotID) string { return k.prefix + "lot:" + string(lot) }
+func (k shardKeys) res(lot drop.LotID) string { return k.prefix + "res:" + string(lot) }
+func (k shardKeys) due(lot drop.LotID) string { return k.prefix + "due:" + string(lot) }
 
-// gated returns KEYS for a script: the shard's four, then four for each lot (see lua/common.lua).
+// gated returns KEYS for a script: the shard's four, then three for each lot (see lua/common.lua).
 func (k shardKeys) gated(lots ...drop.LotID) []string {
-	keys := make([]string, 0, 4+4*len(lots))
+	keys := make([]string, 0, 4+3*len(lots))
 	keys = append(keys, k.meta, k.outbox, k.next, k.wake)
 	for _, l := range lots {
-		keys = append(keys, k.lot(l), k.res(l), k.user(l), k.due(l))
+		keys = append(keys, k.lot(l), k.res(l), k.due(l))
 	}
 	return keys
 }

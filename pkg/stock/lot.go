@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -363,9 +364,12 @@ const scanPage = 1000
 // Records hands every record of a lot to fn, in pages. A record may come twice, and one that changes meanwhile may come
 // in either state: HSCAN promises no more.
 func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
-	return s.hashPages(ctx, lot, shardKeys.res, func(kv []string) error {
-		page := make([]drop.Reservation, 0, len(kv)/2)
+	return s.resPages(ctx, lot, func(kv []string) error {
+		page := make([]drop.Reservation, 0, len(kv)/4)
 		for i := 0; i+1 < len(kv); i += 2 {
+			if strings.HasPrefix(kv[i], userField) {
+				continue
+			}
 			r, err := parseRecord(lot, kv[i], kv[i+1])
 			if err != nil {
 				return err
@@ -385,10 +389,12 @@ type UserCount struct {
 
 // Users hands every user record of a lot to fn, in pages.
 func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]UserCount) error) error {
-	return s.hashPages(ctx, lot, shardKeys.user, func(kv []string) error {
-		page := make([]UserCount, 0, len(kv)/2)
+	return s.resPages(ctx, lot, func(kv []string) error {
+		page := make([]UserCount, 0, len(kv)/4)
 		for i := 0; i+1 < len(kv); i += 2 {
-			page = append(page, parseUser(kv[i], kv[i+1]))
+			if user, ok := strings.CutPrefix(kv[i], userField); ok {
+				page = append(page, parseUser(user, kv[i+1]))
+			}
 		}
 		return fn(page)
 	})
@@ -405,7 +411,11 @@ func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (ma
 	if err != nil {
 		return nil, wireFault(s.target, err, false)
 	}
-	values, err := node.HMGet(ctx, sh.keys.user(lot), users...).Result()
+	names := make([]string, len(users))
+	for i, user := range users {
+		names[i] = userField + user
+	}
+	values, err := node.HMGet(ctx, sh.keys.res(lot), names...).Result()
 	if err != nil {
 		return nil, wireFault(s.target, err, false)
 	}
@@ -417,7 +427,11 @@ func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (ma
 	return out, nil
 }
 
-func (s *Stock) hashPages(ctx context.Context, lot drop.LotID, key func(shardKeys, drop.LotID) string, fn func([]string) error) error {
+// userField starts the name of a user's field in the `res` hash; no attempt contains it.
+const userField = "@"
+
+// resPages hands the fields and values of a lot's `res` hash to fn, in pages.
+func (s *Stock) resPages(ctx context.Context, lot drop.LotID, fn func([]string) error) error {
 	sh := s.shardOf(lot)
 	node, err := s.server.node(ctx, sh.keys.meta)
 	if err != nil {
@@ -425,7 +439,7 @@ func (s *Stock) hashPages(ctx context.Context, lot drop.LotID, key func(shardKey
 	}
 	for cursor := uint64(0); ; {
 		var kv []string
-		kv, cursor, err = node.HScan(ctx, key(sh.keys, lot), cursor, "", scanPage).Result()
+		kv, cursor, err = node.HScan(ctx, sh.keys.res(lot), cursor, "", scanPage).Result()
 		if err != nil {
 			return wireFault(s.target, err, false)
 		}

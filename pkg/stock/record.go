@@ -30,6 +30,8 @@ func (r *fields) num(i int) int64 {
 	return n
 }
 
+func (r *fields) ms(i int) time.Duration { return time.Duration(r.num(i)) * time.Millisecond }
+
 func (r *fields) time(i int) time.Time { return time.UnixMilli(r.num(i)).UTC() }
 
 // parseRecord reads a record of the `res` hash (layout in lua/common.lua).
@@ -62,30 +64,20 @@ func parseRecord(lot drop.LotID, attempt, record string) (drop.Reservation, erro
 	return out, nil
 }
 
-// lotState builds a LotState from the fields of a lot hash.
+// lotState builds a LotState from the fields of a lot hash (layout in lua/common.lua).
 func lotState(lot drop.LotID, f map[string]string) (drop.LotState, error) {
-	r := &fields{}
-	num := func(name string) int64 {
-		r.f = []string{f[name]}
-		return r.num(0)
-	}
-	at := func(name string) time.Time {
-		if f[name] == "" {
-			return time.Time{}
-		}
-		return time.UnixMilli(num(name)).UTC()
-	}
-	opens, closes, _ := strings.Cut(f["window"], "/")
-	f["opens"], f["closes"] = opens, closes
-	ms := func(name string) time.Duration { return time.Duration(num(name)) * time.Millisecond }
+	live := &fields{f: strings.Split(f["live"], "\t")}
+	totals := &fields{f: strings.Split(f["totals"], "\t")}
+	rule := &fields{f: strings.Split(f["rule"], "\t")}
+	opens, closes, _ := strings.Cut(rule.text(5), "/")
 	s := drop.LotState{
-		Totals:    drop.Totals{Capacity: num("capacity"), Available: num("available"), Held: num("held"), Sold: num("sold")},
-		Watermark: drop.Watermark{Epoch: num("epoch"), Seq: num("seq")},
-		Mark:      at("mark"),
+		Totals:    drop.Totals{Capacity: totals.num(1), Available: live.num(0), Held: live.num(1), Sold: totals.num(0)},
+		Watermark: drop.Watermark{Epoch: rule.num(0), Seq: live.num(2)},
+		Mark:      live.time(3),
 	}
-	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: num("limit"), Hold: ms("hold"), MaxHold: ms("max_hold"),
-		Opens: at("opens"), Closes: at("closes"), Late: drop.Late(f["late"]), Status: drop.Status(f["status"]), Name: f["name"]}
-	if r.bad {
+	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: rule.num(2), Hold: rule.ms(3), MaxHold: rule.ms(4),
+		Opens: unixMilli(opens), Closes: unixMilli(closes), Late: drop.Late(rule.text(6)), Status: drop.Status(rule.text(1)), Name: f["name"]}
+	if live.bad || totals.bad || rule.bad {
 		return s, fault.New(fault.Failed, "lot %s in Redis is damaged: a field is not a number", lot).WithHint("rebuild it from the ledger: dropctl restore %s", lot)
 	}
 	return s, nil
