@@ -1,4 +1,47 @@
 #!lua flags=allow-oom
+-- change: sets fields of a lot's definition, or its capacity. One event, `adjusted` for a capacity and `changed` for the rest.
+--
+-- KEYS  gated, see common.lua, one lot
+-- ARGV  4 lot id, 5 actor, 6 reason, 7 how many due attempts may be looked at, 8 '1' for a trial that changes nothing, then either
+--       'to' or 'by', number, expected capacity; or pairs of field and value (status limit hold max_hold window late name)
+-- Reply ok, detail, now, 'changed' | 'same', then the lot's fields and values
+--       conflict, 'expect', capacity | conflict, 'units', least capacity | again
+
+local RULES = { 'epoch', 'status', 'limit', 'hold', 'max_hold', 'window', 'late' } -- their order in `rule`
+local FIELDS = { status = true, limit = true, hold = true, max_hold = true, window = true, late = true, name = true }
+
+local shut = door()
+if shut then return shut end
+local L, code, detail = read_lot(ARGV[4], 5)
+if not L then return { code, detail or '' } end
+if not read_totals(L) then return { 'corrupt', L.id } end
+L.name = call('HGET', KEYS[5], 'name') or ''
+local trial = ARGV[8] == '1'
+
+-- emit_picture: the event that carries the lot as it now stands.
+local function emit_picture(letter)
+  local seq, opens, closes = next_seq(L), match(L.window, '^(%d*)/(%d*)$')
+  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), L.status, L.limit, L.hold, L.max_hold, opens or '', closes or '', L.late, L.name }
+  emit(concat(f, '\t') .. '\n')
+end
+
+-- adjust: sets the capacity. What it already is needs no change: the call was repeated.
+local function adjust(mode, number, expect)
+  local target = mode == 'to' and number or expect + number
+  if L.capacity == target then return 'same' end
+  if L.capacity ~= expect then return 'conflict', { 'conflict', 'expect', fmt('%d', L.capacity) } end
+  if target > 1e9 then return 'conflict', { 'invalid', 'capacity' } end
+  local short = L.held + L.sold - target
+  if short > 0 and not trial then
+    local _, more = take_back(L, L.available + short, tonumber(ARGV[7]))
+    if L.held + L.sold > target and more then return 'conflict', { 'again', '' } end
+  end
+  if target < 0 or L.held + L.sold > target then return 'conflict', { 'conflict', 'units', fmt('%d', L.held + L.sold) } end
+  L.available, L.capacity = target - L.held - L.sold, target
+  if not trial then emit_picture('a') end
+  return 'changed'
+end
+
 -- change: sets the fields that differ.
 local function change()
   local differs = false
@@ -12,8 +55,8 @@ local function change()
   if not trial then
     local rule = {}
     for i, field in ipairs(RULES) do rule[i] = L[field] end
-    prove()
     emit_picture('g')
+    prove()
     call('HSET', KEYS[5], 'rule', concat(rule, '\t'), 'name', L.name)
   end
   return 'changed'
@@ -35,6 +78,7 @@ if refusal then return refusal end
 local reply = { 'ok', '', now_s, outcome }
 for _, v in ipairs(call('HGETALL', KEYS[5])) do reply[#reply + 1] = v end
 if trial then
-  for _, v in ipairs({ 'capacity', fmt('%d', L.capacity), 'available', fmt('%d', L.available) }) do reply[#reply + 1] = v end
+  local as_if = { 'live', fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, L.now_s, L.due), 'totals', fmt('%d\t%d', L.sold, L.capacity) }
+  for _, v in ipairs(as_if) do reply[#reply + 1] = v end
 end
 return reply
