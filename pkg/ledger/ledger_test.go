@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -16,7 +17,17 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	checks := "60"
+	if testing.Short() {
+		checks = "15"
+	}
+	if flag.Lookup("rapid.checks").Value.String() == flag.Lookup("rapid.checks").DefValue {
+		_ = flag.Set("rapid.checks", checks)
+	}
+	os.Exit(testkit.Main(m))
+}
 
 // migrated makes a database with the schema and the rights of the runtime role.
 func migrated(t testing.TB) testkit.Database {

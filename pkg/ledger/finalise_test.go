@@ -1,0 +1,169 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+func claim(t testing.TB, l *Ledger, worker string, lease time.Duration) []Pending {
+	t.Helper()
+	claimed, err := l.ClaimPending(t.Context(), worker, lease, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claimed
+}
+
+func finish(t testing.TB, l *Ledger, worker string, claimed []Pending) int {
+	t.Helper()
+	n, err := l.FinishPending(t.Context(), worker, claimed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A refund may be folded before a worker begins, while it has the lease, and after the sale.
+func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
+	l, db := newLedger(t)
+	for name, c := range map[string]struct {
+		refunds []int64 // of 5 units bought
+		stage   string
+		entries string
+	}{
+		"part before":       {[]int64{2}, "before", "1|sale|3"},
+		"all before":        {[]int64{5}, "before", ""},
+		"all in two before": {[]int64{2, 3}, "before", ""},
+		"part during":       {[]int64{2}, "during", "1|sale|5\n2|refund|-2"},
+		"two during":        {[]int64{2, 1}, "during", "1|sale|5\n2|refund|-3"},
+		"all during":        {[]int64{5}, "during", "1|sale|5\n2|refund|-5"},
+		"part after":        {[]int64{2}, "after", "1|sale|5\n2|refund|-2"},
+		"all after":         {[]int64{1, 4}, "after", "1|sale|5\n2|refund|-1\n3|refund|-4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lot := newLot()
+			r := seeded(t, l, lot, 10)
+			res := r.hold("ann", 5)
+			r.confirm(res, 5, "pay")
+			apply(t, l, r.take()...)
+			refund := func() {
+				for _, units := range c.refunds {
+					r.refund(res, units, true)
+				}
+				apply(t, l, r.take()...)
+			}
+			if c.stage == "before" {
+				refund()
+			}
+			claimed := claim(t, l, "one", time.Minute)
+			if c.stage == "during" {
+				refund()
+			}
+			finish(t, l, "one", claimed)
+			if c.stage == "after" {
+				refund()
+			}
+			if got := db.SQL(t, fmt.Sprintf("SELECT entry, kind, units FROM order_ledger WHERE lot = '%s' ORDER BY entry", lot)); got != c.entries {
+				t.Errorf("entries %q, want %q", got, c.entries)
+			}
+			if s := salesOf(t, l, lot); s.Open != 0 || s.Net != s.Sold || s.Sold != r.sold {
+				t.Errorf("sales %+v, want %d", s, r.sold)
+			}
+			if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+				t.Errorf("verify: %+v, %v", v, err)
+			}
+		})
+	}
+}
+
+func TestALeaseRunsOut(t *testing.T) {
+	l, _ := newLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10)
+	r.confirm(r.hold("ann", 1), 1, "pay")
+	apply(t, l, r.take()...)
+	first := claim(t, l, "one", time.Millisecond)
+	if len(first) != 1 || first[0].Units != 1 || first[0].Ref != "pay" || first[0].Reservation.Lot != lot {
+		t.Fatalf("claimed %+v", first)
+	}
+	time.Sleep(2 * time.Millisecond)
+	second := claim(t, l, "two", time.Minute)
+	if len(second) != 1 || len(claim(t, l, "three", time.Minute)) != 0 {
+		t.Fatalf("claimed %+v", second)
+	}
+	if n := finish(t, l, "one", first); n != 0 {
+		t.Errorf("a worker without a lease finished %d", n)
+	}
+	if n := finish(t, l, "two", second); n != 1 {
+		t.Errorf("finished %d", n)
+	}
+	if n := finish(t, l, "two", second); n != 0 {
+		t.Errorf("finished %d again", n)
+	}
+	if s := salesOf(t, l, lot); s.Net != 1 {
+		t.Errorf("sales %+v", s)
+	}
+}
+
+// Several workers finalise while refunds are folded: every sale ends once and the sums agree.
+func TestFinalisingRacesWithRefunds(t *testing.T) {
+	l, _ := newLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10_000)
+	var bought []*drop.Reservation
+	for i := range 300 {
+		res := r.hold(fmt.Sprint("user-", i), 3)
+		r.confirm(res, 3, fmt.Sprint("pay-", i))
+		bought = append(bought, res)
+	}
+	apply(t, l, r.take()...)
+	for i, res := range bought {
+		r.refund(res, 1+int64(i%3), i%2 == 0)
+	}
+	refunds := r.take()
+
+	var all sync.WaitGroup
+	for w := range 3 {
+		all.Go(func() {
+			name := fmt.Sprint("worker-", w)
+			for {
+				claimed, err := l.ClaimPending(t.Context(), name, time.Minute, 7)
+				if err != nil || len(claimed) == 0 {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				if _, err := l.FinishPending(t.Context(), name, claimed); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for batch := range slices.Chunk(refunds, 5) {
+			if _, err := l.Apply(t.Context(), batch, nil); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	all.Wait()
+	finalise(t, l)
+	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold || s.Open != 0 {
+		t.Errorf("sales %+v, want %d", s, r.sold)
+	}
+	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+	entries, err := l.Entries(t.Context(), lot, 0, 10)
+	if err != nil || len(entries) != 10 || entries[0].Entry != 1 || entries[0].Reservation.Lot != lot {
+		t.Errorf("entries %+v, %v", entries, err)
+	}
+}

@@ -1,0 +1,322 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// Two workers share one budget, whatever each asks for.
+func TestTheBudgetIsShared(t *testing.T) {
+	one, db := newLedger(t)
+	two := open(t, db)
+	const rate = 200.0
+	take := func(l *Ledger, until time.Time) (total int) {
+		for time.Now().Before(until) {
+			n, wait, err := l.TakeTokens(t.Context(), rate, 50)
+			if err != nil {
+				t.Error(err)
+				return total
+			}
+			if n == 0 && (wait <= 0 || wait > time.Second) {
+				t.Errorf("nothing granted, wait %v", wait)
+			}
+			total += n
+			time.Sleep(wait)
+		}
+		return total
+	}
+	if err := one.ChargeTokens(t.Context(), int(rate)); err != nil { // begin empty, whatever has run in since the migration
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var a, b int
+	var both sync.WaitGroup
+	both.Go(func() { a = take(one, began.Add(2*time.Second)) })
+	both.Go(func() { b = take(two, began.Add(2*time.Second)) })
+	both.Wait()
+	// A budget that was already full at the charge leaves at most one second's worth besides what ran in.
+	most := rate * (time.Since(began).Seconds() + 1)
+	if got := float64(a + b); got > most || got < rate/2 || a == 0 || b == 0 {
+		t.Errorf("granted %d and %d, at most %.0f", a, b, most)
+	}
+}
+
+func TestTheBudgetGoesBelowZeroAndHoldsASecond(t *testing.T) {
+	l, _ := newLedger(t)
+	if err := l.ChargeTokens(t.Context(), 10_000); err != nil {
+		t.Fatal(err)
+	}
+	n, wait, err := l.TakeTokens(t.Context(), 1000, 5)
+	if err != nil || n != 0 || wait < 5*time.Second || wait > 11*time.Second {
+		t.Errorf("granted %d, wait %v, %v", n, wait, err)
+	}
+	if err := l.ChargeTokens(t.Context(), -1_000_000); err != nil {
+		t.Fatal(err)
+	}
+	if n, _, err := l.TakeTokens(t.Context(), 1000, 5000); err != nil || n != 1000 {
+		t.Errorf("granted %d, %v", n, err)
+	}
+	if n, _, err := l.TakeTokens(t.Context(), 0.5, 0); err != nil || n != 0 {
+		t.Errorf("granted %d, %v", n, err)
+	}
+}
+
+func TestLocksOfLots(t *testing.T) {
+	db := migrated(t)
+	l, err := Open(t.Context(), Options{URL: db.URL(lab.App), Timeout: 900 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	unlock, err := l.LockLots(t.Context(), []drop.LotID{"a", "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.LockLots(t.Context(), []drop.LotID{"b", "a", "a"}); !fault.Is(err, fault.Busy) {
+		t.Errorf("got %v", err)
+	}
+	got := make(chan error)
+	go func() {
+		again, err := l.LockLots(t.Context(), []drop.LotID{"a"})
+		if err == nil {
+			again()
+		}
+		got <- err
+	}()
+	unlock()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	// Many more lots than a server has locks.
+	many := make([]drop.LotID, 20_000)
+	for i := range many {
+		many[i] = newLot()
+	}
+	unlock, err = l.LockLots(t.Context(), many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+func TestOneReconcileRunAtATime(t *testing.T) {
+	l, db := newLedger(t)
+	other := open(t, db)
+	if _, err := l.LastRun(t.Context()); !fault.Is(err, fault.NotFound) {
+		t.Errorf("got %v", err)
+	}
+	run, err := l.StartRun(t.Context(), "cron", map[string]any{"deep": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.StartRun(t.Context(), "olga", nil); !fault.Is(err, fault.Busy) {
+		t.Errorf("got %v", err)
+	}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := run.Finish(cancelled, fault.VerdictOK, map[string]int{"lots": 3}); err != nil {
+		t.Fatal(err)
+	}
+	last, err := other.LastRun(t.Context())
+	if err != nil || last.Verdict != fault.VerdictOK || last.Actor != "cron" || string(last.Report) != `{"lots": 3}` || last.Finished.IsZero() {
+		t.Errorf("%+v, %v", last, err)
+	}
+	again, err := other.StartRun(t.Context(), "olga", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Finish(t.Context(), fault.VerdictDrift, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	l, db := newLedger(t)
+	r := seeded(t, l, "lot", 5)
+	a := r.hold("ann", 1)
+	r.confirm(a, 1, "pay")
+	r.paidLate(a, "twice")
+	r.hold("bob", 1)
+	events := r.take()
+	apply(t, l, events[:4]...)
+	r.hold("cid", 1)
+	apply(t, l, r.take()...)
+	if _, err := l.Apply(t.Context(), nil, []drop.Poison{{Raw: "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	w := Worker{Name: "host-1", Host: "host", PID: 1, Parts: []string{"apply"}, Version: "v", Started: time.Now()}
+	for range 2 {
+		if err := l.Heartbeat(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := l.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Lots != 1 || s.Waiting != 1 || len(s.Gaps) != 1 || s.RefundsDue != 1 || s.Pending != 1 || s.PendingSince.IsZero() || s.DeadLetters[fault.Invalid] != 1 ||
+		len(s.Stopped) != 0 || len(s.Workers) != 1 || !s.Workers[0].Alive {
+		t.Errorf("status %+v", s)
+	}
+	db.SQL(t, "UPDATE workers SET seen_at = seen_at - interval '1 minute'")
+	if ws, err := l.Workers(t.Context()); err != nil || len(ws) != 1 || ws[0].Alive {
+		t.Errorf("workers %+v, %v", ws, err)
+	}
+	if err := l.Farewell(t.Context(), "host-1"); err != nil {
+		t.Error(err)
+	}
+	if ws, err := l.Workers(t.Context()); err != nil || len(ws) != 0 {
+		t.Errorf("workers %+v, %v", ws, err)
+	}
+	if server, err := l.Server(t.Context()); err != nil || !strings.Contains(server, "/") {
+		t.Errorf("server %q, %v", server, err)
+	}
+}
+
+func TestReservationsAreFiltered(t *testing.T) {
+	l, _ := newLedger(t)
+	for _, lot := range []drop.LotID{"a", "b"} {
+		r := seeded(t, l, lot, 50)
+		for range 3 {
+			r.hold("ann", 1)
+			r.confirm(r.hold("bob", 1), 1, "pay")
+			r.release(r.hold("cid", 1), 0)
+		}
+		apply(t, l, r.take()...)
+	}
+	count := func(f ReservationFilter) int {
+		t.Helper()
+		n := 0
+		f.Limit = 2
+		var last drop.ReservationID
+		err := l.EachReservation(t.Context(), f, func(page []Reservation) error {
+			for _, r := range page {
+				if !last.IsZero() && (r.ID.Lot < last.Lot || r.ID.Lot == last.Lot && r.ID.N <= last.N) {
+					t.Errorf("%s comes behind %s", r.ID, last)
+				}
+				last = r.ID
+			}
+			n += len(page)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for want, f := range map[int]ReservationFilter{
+		18: {},
+		9:  {Lot: "a"},
+		6:  {User: "bob"},
+		3:  {Lot: "b", User: "cid"},
+		12: {States: []drop.State{drop.Held, drop.Confirmed}},
+		0:  {Lot: "none"},
+	} {
+		if got := count(f); got != want {
+			t.Errorf("%+v: %d, want %d", f, got, want)
+		}
+	}
+	if got := count(ReservationFilter{EndedFrom: time.Now().Add(1000 * time.Hour)}); got != 12 {
+		t.Errorf("without ended ones: %d", got)
+	}
+}
+
+// Errors say where and why, and never show a password.
+func TestErrorsAreClearAndKeepSecrets(t *testing.T) {
+	const secret = "S3cret"
+	db := testkit.Postgres(t)
+	wrong, err := url.Parse(db.Server.URL(lab.App, db.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong.User = url.UserPassword("dropctl_app", secret)
+	for name, c := range map[string]struct {
+		url  string
+		code fault.Code
+	}{
+		"nobody listens":   {"postgres://u:" + secret + "@127.0.0.1:1/db", fault.Unavailable},
+		"not a URL":        {"postgres://u:" + secret + "@host:notaport/db", fault.InvalidConfig},
+		"wrong password":   {wrong.String(), fault.Unavailable},
+		"missing database": {db.Server.URL(lab.Owner, "absent"), fault.Unavailable},
+	} {
+		_, err := Open(t.Context(), Options{URL: c.url, Timeout: 5 * time.Second})
+		if !fault.Is(err, c.code) || strings.Contains(err.Error()+fault.HintOf(err), secret) {
+			t.Errorf("%s: %v (%s)", name, err, fault.CodeOf(err))
+		}
+		if c.code == fault.Unavailable && !strings.Contains(err.Error(), "127.0.0.1:") {
+			t.Errorf("%s: the error does not say where: %v", name, err)
+		}
+	}
+	if _, err := Open(t.Context(), Options{URL: wrong.String(), Password: "also wrong"}); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A server that is killed is an error that passes: the same call works when it is back.
+func TestAKilledServerIsUnavailableUntilItIsBack(t *testing.T) {
+	server := testkit.PostgresServer(t)
+	if _, err := MigrateUp(t.Context(), Options{URL: server.URL(lab.Owner, lab.Database)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(t.Context(), Options{URL: server.URL(lab.App, lab.Database)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r := seeded(t, l, "lot", 10)
+	r.hold("ann", 1)
+	events := r.take()
+	apply(t, l, events[0])
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Apply(t.Context(), events, nil); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		_, err = l.Apply(t.Context(), events, nil)
+		return err == nil, fmt.Sprint("still ", err)
+	})
+	wantTotals(t, l, "lot", 10, 1, 0)
+}
+
+// A server that goes silent holds a call no longer than its limit, and what it did unheard is not done twice.
+func TestASilentServerIsUnavailable(t *testing.T) {
+	db := migrated(t)
+	direct := open(t, db)
+	proxy := testkit.Proxy(t, db.Server.Addr())
+	l, err := Open(t.Context(), Options{URL: proxy.URL(t, db.Server.URL(lab.App, db.Name)), Timeout: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := seeded(t, l, "lot", 10)
+	events := r.take()
+	proxy.Delay(time.Hour)
+	began := time.Now()
+	if _, err := l.Apply(t.Context(), events, nil); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("the call took %v", took)
+	}
+	proxy.Heal()
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		_, err = l.Apply(t.Context(), events, nil)
+		return err == nil, fmt.Sprint("still ", err)
+	})
+	l.Close()
+	wantTotals(t, direct, "lot", 10, 0, 0)
+}
