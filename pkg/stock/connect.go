@@ -18,6 +18,7 @@ type server interface {
 	node(ctx context.Context, key string) (*redis.Client, error)
 	eachNode(ctx context.Context, fn func(*redis.Client) error) error
 	moved(ctx context.Context) // the slots may have moved: look again
+	Pipeline() redis.Pipeliner // for plain commands, on any keys
 	Close() error
 }
 

@@ -2,8 +2,10 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -38,6 +40,62 @@ func (s *Stock) ShardState(ctx context.Context, n int) (ShardState, error) {
 	st.Installation = id
 	st.Shards, _ = strconv.Atoi(p)
 	return st, nil
+}
+
+// SetUp tells whose data Redis has and in how many shards, "" and 0 if it has none. It runs no script, and needs one
+// round trip where the number of shards in the options is right.
+func (s *Stock) SetUp(ctx context.Context) (installation string, shards int, err error) {
+	pipe := s.server.Pipeline()
+	looks := make([]*redis.StringCmd, len(s.shards))
+	for i, sh := range s.shards {
+		looks[i] = pipe.HGet(ctx, sh.keys.meta, "owner")
+	}
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return "", 0, wireFault(s.target, err, false)
+	}
+	for _, look := range looks {
+		if look.Val() != "" {
+			return readOwner(look.Val())
+		}
+	}
+	owner, err := s.anyOwner(ctx)
+	if err != nil || owner == "" {
+		return "", 0, err
+	}
+	return readOwner(owner)
+}
+
+// anyOwner looks for a shard beyond those of the options. It scans the key space.
+func (s *Stock) anyOwner(ctx context.Context) (string, error) {
+	var mu sync.Mutex
+	var owner string
+	err := s.server.eachNode(ctx, func(n *redis.Client) error {
+		it := n.Scan(ctx, 0, "drop:{*}:meta", 1000).Iterator()
+		for it.Next(ctx) {
+			found, err := n.HGet(ctx, it.Val(), "owner").Result()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				return err
+			}
+			if found != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				owner = found
+				return nil
+			}
+		}
+		return it.Err()
+	})
+	return owner, wireFault(s.target, err, false)
+}
+
+// readOwner reads what meta says: installation/P.
+func readOwner(owner string) (string, int, error) {
+	id, p, _ := strings.Cut(owner, "/")
+	shards, err := strconv.Atoi(p)
+	if err != nil || shards < 1 || shards > MaxShards {
+		return "", 0, fault.New(fault.Failed, "Redis does not say in how many shards its data is")
+	}
+	return id, shards, nil
 }
 
 // Freeze shuts a shard for a reason, if it still is as it was seen.

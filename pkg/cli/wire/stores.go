@@ -56,20 +56,14 @@ func OpenStockAlone(ctx context.Context, cfg *config.Config, getenv func(string)
 	if err != nil {
 		return nil, err
 	}
-	for shard := range cfg.Shards {
-		st, err := s.ShardState(ctx, shard)
-		if err != nil {
-			_ = s.Close()
-			return nil, err
-		}
-		if !st.Exists {
-			continue
-		}
-		if st.Shards == cfg.Shards {
-			break
-		}
+	_, shards, err := s.SetUp(ctx)
+	if err != nil {
 		_ = s.Close()
-		return OpenStock(cfg, getenv, ledger.Installation{Shards: st.Shards})
+		return nil, err
 	}
-	return s, nil
+	if shards == 0 || shards == cfg.Shards {
+		return s, nil
+	}
+	_ = s.Close()
+	return OpenStock(cfg, getenv, ledger.Installation{Shards: shards})
 }
