@@ -40,10 +40,11 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	// Each command is one line here and one file of this package.
-	add(groupDrop, newSeed(a))
+	add(groupDrop, newSeed(a), newLot(a), newReserve(a), newConfirm(a), newRelease(a), newExtend(a), newRefund(a), newReservation(a))
 	add(groupRun, newWorker(a))
 	add(groupInspect, newStatus(a), newExplain(a))
-	add(groupSetUp, newConfig(a), newCompletion(a), newVersion(a))
+	add(groupMeasure, newLab(a))
+	add(groupSetUp, newMigrate(a), newConfig(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
 	root.InitDefaultHelpCmd() // now, so that help is finished like any other command
 	a.globalFlags(root)
@@ -191,7 +192,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	if rest := cmd.Flags().Args(); cmd.HasSubCommands() && len(rest) > 0 {
 		return unknownCommand(cmd, rest[0])
 	}
+	if own, ok := errors.AsType[*fault.Error](err); ok { // the flag's own check says it better
+		return own
+	}
 	f := fault.Wrap(fault.Usage, err, "")
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		f = f.WithField(bad.GetFlag().Name)
+	}
 	if unknown, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })

@@ -27,3 +27,10 @@ func (a *app) openStores(ctx context.Context) (*ledger.Ledger, *stock.Stock, err
 	}
 	return l, s, nil
 }
+
+// openStock opens Redis alone, for what has to work while PostgreSQL is down. The caller closes it.
+func (a *app) openStock(ctx context.Context) (*stock.Stock, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	return wire.OpenStockAlone(ctx, a.cfg, a.getenv)
+}

@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+func newExtend(a *app) *cobra.Command {
+	var st settling
+	var by time.Duration
+	cmd := &cobra.Command{
+		Use:   "extend ID --by D",
+		Short: "Move the deadline of a hold",
+		Long: `Let a hold last for a while from now on, up to the lot's max_hold counted from when it was
+reserved. A deadline is never moved forward to an earlier time.`,
+		Example: `  dropctl extend truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --by 5m`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			q := drop.SettleRequest{Action: drop.ActExtend, By: by}
+			return a.settle(cmd.Context(), args[0], q, st, "--by", by.String())
+		},
+	}
+	cmd.Flags().DurationVar(&by, "by", 0, "how long the hold is to last from now on, such as 5m")
+	a.settleCommand(cmd, &st, drop.Held)
+	completeNothing(cmd, "by")
+	return cmd
+}

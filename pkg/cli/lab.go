@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/worker"
+)
+
+func newLab(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "lab",
+		Short: "Run a private Redis and PostgreSQL to try things with",
+		Long: `Start a private Redis and a private PostgreSQL, migrated, with a worker, and print how another
+shell reaches them. Nothing of this machine's own servers is touched. Ctrl-C stops both and
+removes their data.`,
+		Example: `  dropctl lab
+  dropctl lab -q -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runLab(cmd.Context()) },
+	}
+}
+
+// labView is how to reach a lab. Its passwords are worth nothing elsewhere and end with it.
+type labView struct {
+	RedisURL    string `json:"redis_url" table:"DROPCTL_REDIS_URL"`
+	DatabaseURL string `json:"database_url" table:"DROPCTL_DATABASE_URL"`
+	OwnerURL    string `json:"owner_database_url" table:"OWNER'S URL"` // of the role that owns the schema: for dropctl migrate
+}
+
+func (v labView) text() string {
+	return "export DROPCTL_REDIS_URL=" + shellQuoted(v.RedisURL) + "\nexport DROPCTL_DATABASE_URL=" + shellQuoted(v.DatabaseURL) + "\n"
+}
+
+func (a *app) runLab(ctx context.Context) (err error) {
+	redis, err := lab.StartRedis(ctx, lab.RedisOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, redis.Stop(context.WithoutCancel(ctx))) }()
+	postgres, err := lab.StartPostgres(ctx, lab.PostgresOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, postgres.Stop(context.WithoutCancel(ctx))) }()
+
+	v := labView{redis.URL(), postgres.URL(lab.App, lab.Database), postgres.URL(lab.Owner, lab.Database)}
+	if _, err := ledger.MigrateUp(ctx, ledger.Options{URL: v.OwnerURL}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
+		return err
+	}
+	if err := a.out.Text(v.text(), v); err != nil {
+		return err
+	}
+	a.note("the lab runs until Ctrl-C; paste the lines above into another shell, then: dropctl seed hat --stock 10")
+	here := *a.cfg
+	here.RedisURL, here.DatabaseURL = config.NewURL(v.RedisURL), config.NewURL(v.DatabaseURL)
+	a.cfg = &here
+	return a.runWorker(ctx, worker.Options{})
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+func newLot(a *app) *cobra.Command {
+	cmd := newGroup("lot", "Look at lots, open, pause and close them, adjust stock",
+		newLotList(a), newLotShow(a), newLotOpen(a), newLotPause(a), newLotClose(a), newLotAdjust(a))
+	cmd.Example = `  dropctl lot list
+  dropctl lot pause truffle-99 --reason "wrong price"
+  dropctl lot open --group autumn`
+	return cmd
+}
+
+// lotView is the contract of one lot, as Redis has it.
+type lotView struct {
+	Lot       drop.LotID    `json:"lot" table:"LOT,name"`
+	Name      string        `json:"name" table:"NAME,wide"`
+	Status    drop.Status   `json:"status" table:"STATUS"`
+	Selling   bool          `json:"selling" table:"SELLING"` // open, within its window and not frozen; it may be sold out
+	Capacity  int64         `json:"capacity" table:"CAPACITY"`
+	Available int64         `json:"available" table:"AVAILABLE"`
+	Held      int64         `json:"held" table:"HELD"`
+	Sold      int64         `json:"sold" table:"SOLD"`
+	Due       int64         `json:"due" table:"DUE,wide"`     // units within held whose deadline has passed: anybody can take them
+	Limit     int64         `json:"limit" table:"LIMIT,wide"` // units for one user; 0: no limit
+	Hold      time.Duration `json:"hold_seconds" table:"HOLD,wide"`
+	MaxHold   time.Duration `json:"max_hold_seconds" table:"MAX HOLD,wide"`
+	Opens     time.Time     `json:"opens" table:"OPENS,wide"`
+	Closes    time.Time     `json:"closes" table:"CLOSES,wide"`
+	Late      drop.Late     `json:"late" table:"LATE,wide"`
+	Epoch     int64         `json:"epoch" table:"EPOCH,wide"`
+	Seq       int64         `json:"seq" table:"SEQ,wide"`
+	Frozen    fault.Code    `json:"frozen" table:"FROZEN"` // why nothing can be done with it; "" normally
+}
+
+func viewLot(s drop.LotState) lotView {
+	inWindow := !s.Now.Before(s.Opens) && (s.Closes.IsZero() || s.Now.Before(s.Closes))
+	return lotView{Lot: s.Lot, Name: s.Name, Status: s.Status, Selling: s.Status == drop.Open && inWindow && s.Sells(),
+		Capacity: s.Capacity, Available: s.Available, Held: s.Held, Sold: s.Sold, Due: s.Due, Limit: s.Limit,
+		Hold: s.Hold, MaxHold: s.MaxHold, Opens: s.Opens, Closes: s.Closes, Late: s.Late,
+		Epoch: s.Epoch, Seq: s.Seq, Frozen: s.FreezeReason()}
+}
+
+// lotIDs offers the lots that Redis has for completion.
+func (a *app) lotIDs(ctx context.Context, _ string) ([]candidate, error) {
+	s, err := a.openStock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }()
+	lots, err := s.Lots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	states, err := s.LotStates(ctx, lots)
+	if err != nil {
+		return nil, err
+	}
+	var list []candidate
+	for _, lot := range lots {
+		if st, ok := states[lot]; ok {
+			list = append(list, candidate{string(lot), fmt.Sprintf("%s, %d of %d left", st.Status, st.Available, st.Capacity)})
+		}
+	}
+	return list, nil
+}
+
+// unknownLot looks closer when Redis does not have a lot: a lot that the ledger has never heard of does not exist. Where
+// the ledger cannot be asked, or knows the lot, and for every other error, err stays as it is.
+func (a *app) unknownLot(ctx context.Context, lot drop.LotID, err error) error {
+	if !fault.Is(err, fault.LotNotLoaded) {
+		return err
+	}
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	l, ledgerErr := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	if ledgerErr != nil {
+		return err
+	}
+	defer l.Close()
+	known, ledgerErr := l.Lots(ctx, []drop.LotID{lot})
+	if ledgerErr != nil || len(known) > 0 {
+		return err
+	}
+	return fault.New(fault.NotFound, "there is no lot %s", lot)
+}

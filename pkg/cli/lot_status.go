@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/stock"
+)
+
+// statusChange is a change of the status of many lots: what open, pause and close have in common.
+type statusChange struct {
+	status drop.Status
+	lots   []drop.LotID // named one by one, or
+	group  string       // a whole group, or
+	all    bool
+	reason string
+	dryRun bool
+}
+
+// statusCommand finishes the command that gives lots a status.
+func (a *app) statusCommand(cmd *cobra.Command, status drop.Status) *cobra.Command {
+	c := statusChange{status: status}
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.ValidArgsFunction = a.completeFrom(a.lotIDs)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := c.read(args); err != nil {
+			return err
+		}
+		return a.changeStatus(cmd.Context(), c)
+	}
+	groupFlag(cmd, &c.group)
+	cmd.Flags().BoolVar(&c.all, "all", false, "all lots that Redis has")
+	reasonFlag(cmd, &c.reason)
+	dryRunFlag(cmd, &c.dryRun)
+	a.settings(cmd, cmd.Flags(), config.Redis)
+	return cmd
+}
+
+// read takes the lots from the arguments and checks everything.
+func (c *statusChange) read(args []string) error {
+	ways := 0
+	for _, way := range []bool{len(args) > 0, c.group != "", c.all} {
+		if way {
+			ways++
+		}
+	}
+	if ways != 1 {
+		return fault.New(fault.Usage, "which lots?").WithHint("name lots, or use --group G, or --all; one of the three")
+	}
+	for _, arg := range args {
+		lot, err := drop.ParseLotID(arg)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(c.lots, lot) {
+			c.lots = append(c.lots, lot)
+		}
+	}
+	if err := checkGroup(c.group); err != nil {
+		return err
+	}
+	return drop.CheckText("reason", c.reason, false)
+}
+
+// statusChangeView is what became of one lot.
+type statusChangeView struct {
+	Lot     drop.LotID  `json:"lot" table:"LOT,name"`
+	Status  drop.Status `json:"status" table:"STATUS"` // as it is now, or with a dry run would be; "" after a failure
+	Result  string      `json:"result" table:"RESULT"` // changed, unchanged, planned or failed
+	Code    fault.Code  `json:"code" table:"CODE"`     // of a failure
+	Message string      `json:"message" table:"DETAIL"`
+	Hint    string      `json:"hint"`
+
+	err error
+}
+
+func (a *app) changeStatus(ctx context.Context, c statusChange) error {
+	s, err := a.openStock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	if len(c.lots) == 0 {
+		if c.lots, err = a.lotsToChange(ctx, s, c.group); err != nil {
+			return err
+		}
+	}
+	if !c.dryRun {
+		a.note("target: %s on %s", countLots(c.lots), s.Target())
+	}
+	views := a.changeEach(ctx, s, c)
+	if err := a.print(views); err != nil {
+		return err
+	}
+	return bulkError(views)
+}
+
+func (a *app) lotsToChange(ctx context.Context, s *stock.Stock, group string) ([]drop.LotID, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	lots, err := lotsOf(ctx, s, group)
+	if err == nil && len(lots) == 0 {
+		err = fault.New(fault.NotFound, "Redis has no such lot")
+	}
+	return lots, err
+}
+
+// changeEach changes lots side by side: in an emergency a thousand of them must not wait for each other.
+func (a *app) changeEach(ctx context.Context, s *stock.Stock, c statusChange) []statusChangeView {
+	views := make([]statusChangeView, len(c.lots))
+	places := make(chan struct{}, 32)
+	var wg sync.WaitGroup
+	for i, lot := range c.lots {
+		places <- struct{}{}
+		wg.Go(func() {
+			views[i] = a.changeOne(ctx, s, c, lot)
+			<-places
+		})
+	}
+	wg.Wait()
+	return views
+}
+
+func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot drop.LotID) statusChangeView {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	q := stock.ChangeRequest{Lot: lot, Status: &c.status, DryRun: c.dryRun, Actor: a.cfg.Actor, Reason: c.reason}
+	same := false
+	_, err := askTwice(ctx, "run the command again", func() (state drop.LotState, err error) {
+		state, same, err = s.Change(ctx, q)
+		return state, err
+	})
+	v := statusChangeView{Lot: lot, Status: c.status, Result: "changed"}
+	switch {
+	case err != nil:
+		f := fault.As(a.unknownLot(ctx, lot, err))
+		return statusChangeView{Lot: lot, Result: "failed", Code: f.Code, Message: f.Error(), Hint: fault.HintOf(f), err: f}
+	case same:
+		v.Result = "unchanged"
+	case c.dryRun:
+		v.Result = "planned"
+	}
+	return v
+}
+
+// bulkError says in one error how it went; nil if no lot failed.
+func bulkError(views []statusChangeView) error {
+	var first error
+	failed := 0
+	for _, v := range views {
+		if v.err != nil {
+			if failed++; first == nil {
+				first = v.err
+			}
+		}
+	}
+	switch {
+	case failed == 0 || len(views) == 1:
+		return first
+	case failed < len(views):
+		return fault.New(fault.Partial, "%d of %d lots failed; the first: %s", failed, len(views), first).WithHint("%s", fault.HintOf(first))
+	}
+	e := fault.New(fault.CodeOf(first), "none of %d lots could be changed; the first: %s", len(views), first)
+	return e.WithHint("%s", fault.HintOf(first))
+}
+
+func countLots(lots []drop.LotID) string {
+	if len(lots) == 1 {
+		return "lot " + string(lots[0])
+	}
+	return strconv.Itoa(len(lots)) + " lots"
+}

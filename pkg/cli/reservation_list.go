@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/ledger"
+)
+
+func newReservationList(a *app) *cobra.Command {
+	var lot, user, after string
+	var states []string
+	var limit *number
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List reservations that the ledger has",
+		Long: `List reservations by lot and age, as the ledger has them: what happened within the last moments
+may be missing, and a hold whose deadline has just passed may still be listed as held. If there
+are more than --limit, stderr says how to go on.`,
+		Example: `  dropctl reservation list --lot truffle-99
+  dropctl reservation list --user ada --state held,confirmed
+  dropctl reservation list --limit 1000 --after truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 -o jsonl`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f, err := readFilter(lot, user, after, states)
+			if err != nil {
+				return err
+			}
+			f.Limit = int(limit.or(100))
+			return a.listReservations(cmd.Context(), f)
+		},
+	}
+	cmd.Flags().StringVar(&lot, "lot", "", "only of this lot")
+	cmd.Flags().StringVar(&user, "user", "", "only of this user")
+	cmd.Flags().StringSliceVar(&states, "state", nil, "only in these states: held, confirmed, released, expired, refunded")
+	cmd.Flags().Lookup("state").DefValue = ""
+	limit = numberFlag(cmd, "limit", 1, "list at most this many (default 100)")
+	cmd.Flags().StringVar(&after, "after", "", "go on behind this reservation")
+	a.settings(cmd, cmd.Flags(), config.Database)
+	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.lotIDs))
+	_ = cmd.RegisterFlagCompletionFunc("state", completeWords("held", "confirmed", "released", "expired", "refunded"))
+	completeNothing(cmd, "user", "limit", "after")
+	return cmd
+}
+
+func readFilter(lot, user, after string, states []string) (f ledger.ReservationFilter, err error) {
+	if lot != "" {
+		if f.Lot, err = drop.ParseLotID(lot); err != nil {
+			return f, err
+		}
+	}
+	if after != "" {
+		if f.After, err = drop.ParseReservationID(after); err != nil {
+			return f, err
+		}
+	}
+	for _, text := range states {
+		state, err := drop.ParseState(text)
+		if err != nil {
+			return f, err
+		}
+		f.States = append(f.States, state)
+	}
+	f.User = user
+	return f, drop.CheckText("user", user, false)
+}
+
+func (a *app) listReservations(ctx context.Context, f ledger.ReservationFilter) error {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	limit := f.Limit
+	f.Limit++ // one more, to know whether there are more
+	page, err := l.Reservations(ctx, f)
+	if err != nil {
+		return err
+	}
+	more := len(page) > limit
+	views := []reservationView{}
+	for _, r := range page[:min(limit, len(page))] {
+		views = append(views, viewRecorded(r))
+	}
+	if err := a.print(views); err != nil || !more {
+		return err
+	}
+	a.note("there are more: add --limit %s --after %s", strconv.Itoa(limit), shellQuoted(views[limit-1].ID.String()))
+	return nil
+}
