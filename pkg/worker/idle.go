@@ -10,28 +10,24 @@ const idleEvery = 100 * time.Millisecond
 // waitUntilIdle returns when nothing is left to do for the parts that run. It gives up with the error of a
 // part that has been in trouble for longer than the patience.
 func (w *Worker) waitUntilIdle(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		idle, err := w.idle(ctx)
 		switch {
-		case ctx.Err() != nil:
+		case idle:
 			return nil
 		case fatal(err):
 			return err
-		case err != nil:
-			w.health.failed("idle", err)
-		default:
+		case err == nil:
 			w.health.fine("idle")
-		}
-		if idle {
-			return nil
+		case ctx.Err() == nil:
+			w.health.failed("idle", err)
 		}
 		if err := w.health.lasting(w.opt.Patience); err != nil {
 			return err
 		}
-		if !sleep(ctx, idleEvery, nil) {
-			return nil
-		}
+		sleep(ctx, idleEvery, nil)
 	}
+	return nil
 }
 
 // idle asks in the order in which work travels, so that nothing slips past behind a question: holds to take

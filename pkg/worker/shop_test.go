@@ -43,7 +43,7 @@ func workerProcess() int {
 		return 1
 	}
 	defer s.close()
-	if _, err := s.worker(worker.Options{}).Run(ctx); err != nil {
+	if _, err := s.worker(worker.Options{Takeover: time.Second}).Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

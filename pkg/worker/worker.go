@@ -253,25 +253,21 @@ func (w *Worker) does(p Part) bool { return slices.Contains(w.opt.Only, p) }
 // grows; only an error that repetition cannot heal ends the worker.
 func (w *Worker) keepRunning(ctx context.Context, name string, loop func(context.Context) error) error {
 	pause := backoff{}
-	for {
+	for ctx.Err() == nil {
 		started := time.Now()
 		err := recovered(ctx, loop)
 		if fatal(err) {
 			return err
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			w.health.failed(name, err)
 		}
 		if time.Since(started) > time.Minute {
 			pause = backoff{}
 		}
-		if !pause.wait(ctx) {
-			return nil
-		}
+		pause.wait(ctx)
 	}
+	return nil
 }
 
 // recovered turns a panic into an error, so that a mistake in one part does not stop the others.
