@@ -52,7 +52,8 @@ const (
 	API            // how to reach the HTTP API
 	Serving        // how to listen
 	Stock          // how Redis keeps a drop
-	Work           // how fast and how far behind the worker may be
+	Work           // how the worker works
+	Lag            // when being behind is a finding
 	First          // read once, when the schema is first created
 )
 
@@ -118,7 +119,7 @@ func Settings() []Setting {
 		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
 		{Name: "outbox-keep", Group: Work, kind: duration, Default: "15m", Usage: "how long Redis keeps events that the ledger already has"},
 		{Name: "max-events-per-second", Group: Work, kind: count, Default: "2000", min: 1, Usage: "how fast events are applied to the ledger, over all workers"},
-		{Name: "max-lag", Group: Work, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
+		{Name: "max-lag", Group: Lag, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
 	}
 }
 

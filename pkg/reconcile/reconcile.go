@@ -77,6 +77,7 @@ func (r *run) run(ctx context.Context) (Report, error) {
 	for _, lot := range lots {
 		report.add(rows[lot])
 	}
+	slices.SortStableFunc(report.Rows, func(a, b Row) int { return a.rank() - b.rank() })
 	report.Took = time.Since(report.Started)
 	return report, nil
 }

@@ -24,7 +24,7 @@ type Report struct {
 	WorkersAlive int           `json:"workers_alive" table:"WORKERS ALIVE"`
 	Started      time.Time     `json:"started" table:"STARTED,wide"`
 	Took         time.Duration `json:"took_seconds" table:"TOOK"`
-	Rows         []Row         `json:"lots" table:"LOTS"`
+	Rows         []Row         `json:"lots" table:"LOTS"` // findings first, then what lags, each in the order of lots
 }
 
 // Row is the verdict on one lot.
@@ -76,6 +76,17 @@ func (e Evidence) String() string {
 		s += ": " + e.Note
 	}
 	return s
+}
+
+// rank puts what needs attention first.
+func (row Row) rank() int {
+	switch {
+	case row.Finding:
+		return 0
+	case row.Verdict != fault.VerdictOK:
+		return 1
+	}
+	return 2
 }
 
 func orNone(s string) string {

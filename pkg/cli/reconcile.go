@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/reconcile"
+	"github.com/dropctl/dropctl/pkg/render"
+)
+
+func newReconcile(a *app) *cobra.Command {
+	var o reconcile.Options
+	var ifBusy string
+	cmd := &cobra.Command{
+		Use:   "reconcile [LOT…]",
+		Short: "Compare Redis with the ledger, lot by lot",
+		Long: `Compare what Redis counts with what the ledger has recorded, both at the same event, while the
+sale goes on. Nothing is changed; the run is recorded.
+
+  ok       both sides agree
+  lagging  the newest events are not recorded yet; a finding only past --max-lag
+  drift    the sides differ although the same events are counted on both
+  frozen   nothing can be bought: the shard or lot is shut
+  stopped  the ledger folds no more events of the lot
+  missing  the ledger knows the lot, Redis does not have it
+
+--deep also compares every reservation, every user's counters, every due hold and the sales. The
+exit status is 6 if there is a finding. For cron: with -q it prints nothing while all is well, and
+with --if-busy ok a run that meets another one ends quietly.`,
+		Example: `  dropctl reconcile
+  dropctl reconcile truffle-99 --deep --wait 30s
+  dropctl reconcile -q --if-busy ok --max-lag 5m
+  dropctl reconcile --group festival -o json --jq '.lots[] | select(.finding)'`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := reconcileOptions(&o, args, ifBusy); err != nil {
+				return err
+			}
+			return a.reconcile(cmd.Context(), o, ifBusy == "ok")
+		},
+	}
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Lag)
+	cmd.Flags().StringVar(&o.Group, "group", "", "only the lots of this group")
+	cmd.Flags().BoolVar(&o.Deep, "deep", false, "compare every record, not only the totals")
+	cmd.Flags().DurationVar(&o.Wait, "wait", 0, "how long to wait for the ledger to catch up")
+	cmd.Flags().StringVar(&ifBusy, "if-busy", "fail", "when another run is under way: fail (exit 7) or ok (exit 0)")
+	_ = cmd.RegisterFlagCompletionFunc("if-busy", completeWords("fail", "ok"))
+	_ = cmd.RegisterFlagCompletionFunc("group", cobra.NoFileCompletions)
+	return cmd
+}
+
+// reconcileOptions checks what was typed, before anything is dialled.
+func reconcileOptions(o *reconcile.Options, args []string, ifBusy string) error {
+	if ifBusy != "fail" && ifBusy != "ok" {
+		return fault.New(fault.Usage, "--if-busy %q is neither fail nor ok", ifBusy).WithField("if-busy").WithHint("use --if-busy fail or --if-busy ok")
+	}
+	if o.Wait < 0 {
+		return fault.New(fault.Usage, "--wait %s is negative", o.Wait).WithField("wait").WithHint("use a duration such as 30s")
+	}
+	if o.Group != "" {
+		if _, err := drop.ParseGroup(o.Group); err != nil {
+			return err
+		}
+		if len(args) > 0 {
+			return fault.New(fault.Usage, "lots and --group do not go together").WithField("group").WithHint("leave one of them out")
+		}
+	}
+	o.Lots = nil
+	for _, arg := range args {
+		lot, err := drop.ParseLotID(arg)
+		if err != nil {
+			return err
+		}
+		o.Lots = append(o.Lots, lot)
+	}
+	return nil
+}
+
+func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine bool) error {
+	l, s, err := a.openStores(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	defer func() { _ = s.Close() }()
+	o.MaxLag, o.Actor = a.cfg.MaxLag, a.cfg.Actor
+	report, err := reconcile.Run(ctx, wire.ReconcileStock(s), wire.ReconcileLedger(l), o)
+	if busyIsFine && fault.Is(err, fault.Busy) {
+		a.note("%s", err.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if report.WorkersAlive == 0 {
+		a.note("no worker is alive: nothing is recorded and no hold is taken back; run dropctl worker")
+	}
+	silent := a.cfg.Quiet && report.Err() == nil && !render.Format(a.cfg.Output).Structured()
+	if !silent {
+		report.Took = report.Took.Round(time.Millisecond)
+		if err := a.print(report); err != nil {
+			return err
+		}
+	}
+	return report.Err()
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+func TestReconcileChecksItsFlagsBeforeItDials(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"reconcile --if-busy maybe", "neither fail nor ok"},
+		{"reconcile --wait -1s", "is negative"},
+		{"reconcile --group a:b", "is not a group name"},
+		{"reconcile a --group b", "do not go together"},
+		{"reconcile a:b:c", "is not a lot id"},
+		{"reconcile --max-lag soon", "such as 10s"},
+	} {
+		if r := run(t, noServers, strings.Fields(test.args)...); r.exit != 2 || !strings.Contains(r.err, test.want) {
+			t.Errorf("%s: exit %d, %s", test.args, r.exit, r.err)
+		}
+	}
+}
+
+// TestReconcileAsCronRunsIt goes from a clean shop over lag and a busy run to drift.
+func TestReconcileAsCronRunsIt(t *testing.T) {
+	redis, db := testkit.Redis(t), testkit.Postgres(t)
+	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	expect := func(exit int, args ...string) result {
+		t.Helper()
+		r := run(t, env, args...)
+		if r.exit != exit {
+			t.Fatalf("%v: exit %d, want %d\n%s%s", args, r.exit, exit, r.out, r.err)
+		}
+		return r
+	}
+	expect(0, "seed", "truffle-99", "--stock", "40")
+	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s, err := stock.Open(stock.Options{URL: redis.SocketURL(), Installation: l.Installation().ID, Shards: l.Installation().Shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	if _, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: "truffle-99", User: "ada", Key: "k", Qty: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if r := expect(0, "reconcile"); !strings.Contains(r.out, "lagging") || !strings.Contains(r.err, "no worker is alive") {
+		t.Errorf("before a worker ran:\n%s%s", r.out, r.err)
+	}
+	expect(6, "reconcile", "--max-lag", "1ms")
+	expect(0, "worker", "--until-idle", "-q")
+	if r := expect(0, "reconcile", "-q", "--deep"); r.out != "" || r.err != "" {
+		t.Errorf("clean and quiet, but it says %q %q", r.out, r.err)
+	}
+	expect(3, "reconcile", "truffle-98")
+	expect(3, "reconcile", "--group", "festival")
+
+	other, err := l.StartRun(t.Context(), "another", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(7, "reconcile")
+	expect(0, "reconcile", "--if-busy", "ok", "-q")
+	if err := other.Finish(t.Context(), "ok", nil); err != nil {
+		t.Fatal(err)
+	}
+
+	key, err := redis.Do(t.Context(), "KEYS", "drop:*:lot:truffle-99")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redis.Do(t.Context(), "HINCRBY", key, "available", "1"); err != nil {
+		t.Fatal(err)
+	}
+	r := expect(6, "reconcile", "-q")
+	if !strings.Contains(r.out, "drift") || !strings.Contains(r.err, "hint: dropctl lot pause truffle-99") {
+		t.Errorf("drift:\n%s%s", r.out, r.err)
+	}
+	r = expect(6, "reconcile", "-o", "json")
+	var v struct {
+		Verdict  string
+		Findings int
+		Lots     []struct {
+			Lot, Verdict string
+			Redis        struct{ Seq, Available int64 }
+			Ledger       struct{ Seq, Available int64 }
+			Evidence     []struct{ Check, Redis, Ledger string }
+		}
+	}
+	if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Findings != 1 || len(v.Lots) != 1 || len(v.Lots[0].Evidence) == 0 || v.Lots[0].Redis.Available != 40 || v.Lots[0].Ledger.Available != 39 || v.Lots[0].Redis.Seq != v.Lots[0].Ledger.Seq {
+		t.Errorf("%+v %v in\n%s", v, err, r.out)
+	}
+	if err := redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	expect(5, "reconcile", "--timeout", "2s")
+}
