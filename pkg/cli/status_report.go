@@ -238,7 +238,7 @@ func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
 
 func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.RefundsDue; n > 0 {
-		say(levelBad, "", "dropctl ledger show --refunds-due", "%d payments are due for refund: their buyers got no unit", n)
+		say(levelBad, "", "dropctl ledger show", "%d payments are due for refund: their buyers got no unit", n)
 	}
 	if n := f.counts.DeadLetters; n > 0 {
 		say(levelBad, "", "dropctl outbox list", "%d events were parked as dead letters", n)

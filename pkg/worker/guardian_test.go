@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,10 +52,10 @@ func TestARestartedRedisThatDiffersStaysShut(t *testing.T) {
 		"lost a lot":                  {func(t *testing.T, s *shop) { s.do(t, "DEL", lotKey(t, s)) }, fault.FreezeEmptied},
 		"has an event nobody can see": {loseEvent, fault.FreezeAhead},
 		"a unit moved": {func(t *testing.T, s *shop) {
-			s.do(t, "HINCRBY", lotKey(t, s), "available", "1")
-			s.do(t, "HINCRBY", lotKey(t, s), "held", "-1")
+			testkit.Plant(t, s.redis, lotKey(t, s), "available", 1)
+			testkit.Plant(t, s.redis, lotKey(t, s), "held", -1)
 		}, fault.FreezeDiffers},
-		"the limit changed": {func(t *testing.T, s *shop) { s.do(t, "HSET", lotKey(t, s), "limit", "7") }, fault.FreezeDiffers},
+		"the limit changed": {func(t *testing.T, s *shop) { testkit.Plant(t, s.redis, lotKey(t, s), "limit", 7) }, fault.FreezeDiffers},
 		"stopped lot": {func(t *testing.T, s *shop) {
 			s.sql(t, `UPDATE lots SET stopped = 'fork', stopped_at = now()`)
 		}, fault.StopFork},
@@ -92,7 +93,7 @@ func TestAFreezeIsLiftedOnceBothSidesAreEqual(t *testing.T) {
 	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	s.do(t, "HSET", lotKey(t, s), "limit", "7")
+	testkit.Plant(t, s.redis, lotKey(t, s), "limit", 7)
 	if err := s.redis.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func TestAFreezeIsLiftedOnceBothSidesAreEqual(t *testing.T) {
 	if st := s.door(t, "truffle"); st.Frozen != string(fault.FreezeDiffers) {
 		t.Fatalf("frozen for %q", st.Frozen)
 	}
-	s.do(t, "HSET", lotKey(t, s), "limit", "0")
+	testkit.Plant(t, s.redis, lotKey(t, s), "limit", -7)
 	if sum, err := s.drain(t, worker.Options{}); err != nil || sum.Reopened != 1 {
 		t.Fatalf("did %+v: %v", sum, err)
 	}

@@ -29,7 +29,7 @@ type receipts struct {
 func TestASellOutSurvivesKills(t *testing.T) {
 	s := newShop(t)
 	const lot = drop.LotID("truffle")
-	units, kills := 400, 6
+	units, kills := 400, 4
 	if testing.Short() {
 		units, kills = 100, 2
 	}
