@@ -81,9 +81,7 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Do(t.Context(), "HINCRBY", key, "available", "1"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Plant(t, redis, key, "available", 1)
 	r := expect(6, "reconcile", "-q")
 	if !strings.Contains(r.out, "drift") || !strings.Contains(r.err, "hint: dropctl lot pause truffle-99") {
 		t.Errorf("drift:\n%s%s", r.out, r.err)

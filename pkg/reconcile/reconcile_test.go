@@ -30,25 +30,27 @@ type planted struct {
 
 var faults = []planted{
 	{"units appear", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "available", "1")
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "available", 1)
 	}, fault.VerdictDrift, "invariant", true},
 	{"units vanish", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "available", "-1")
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "available", -1)
 	}, fault.VerdictDrift, "invariant", true},
 	{"held counted as available", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "available", "1")
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "held", "-1")
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "available", 1)
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "held", -1)
 	}, fault.VerdictDrift, "held", true},
 	{"sold counted as held", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "sold", "-1")
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "held", "1")
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "sold", -1)
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "held", 1)
 	}, fault.VerdictDrift, "sold", true},
 	{"capacity grows", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "available", "5")
-		s.do(t, "HINCRBY", s.key(t, "lot", lot), "capacity", "5")
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "available", 5)
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "capacity", 5)
 	}, fault.VerdictDrift, "capacity", true},
-	{"a rule changes", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HSET", s.key(t, "lot", lot), "limit", "77") }, fault.VerdictDrift, "limit", true},
-	{"seq jumps ahead", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HINCRBY", s.key(t, "lot", lot), "seq", "3") }, fault.VerdictDrift, "events", true},
+	{"a rule changes", func(t *testing.T, s *shop, lot drop.LotID) {
+		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "limit", 77)
+	}, fault.VerdictDrift, "limit", true},
+	{"seq jumps ahead", func(t *testing.T, s *shop, lot drop.LotID) { testkit.Plant(t, s.redis, s.key(t, "lot", lot), "seq", 3) }, fault.VerdictDrift, "events", true},
 	{"the lot is deleted", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "DEL", s.key(t, "lot", lot)) }, fault.VerdictMissing, "lot", true},
 	{"the ledger counts another hold", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.db.SQL(t, fmt.Sprintf(`UPDATE lots SET held = held + 1 WHERE lot = '%s'`, lot))
@@ -81,10 +83,12 @@ var faults = []planted{
 	{"a record is garbage", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "HSET", s.key(t, "res", lot), attemptOf(lot, holds), "h")
 	}, fault.VerdictDrift, "records", false},
-	{"a user has bought more", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HSET", s.key(t, "user", lot), bought, "0\t9\t") }, fault.VerdictDrift, "user", false},
-	{"a user's counters are lost", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HDEL", s.key(t, "user", lot), holds) }, fault.VerdictDrift, "user", false},
+	{"a user has bought more", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.do(t, "HSET", s.key(t, "res", lot), "@"+bought, "0\t9\t")
+	}, fault.VerdictDrift, "user", false},
+	{"a user's counters are lost", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HDEL", s.key(t, "res", lot), "@"+holds) }, fault.VerdictDrift, "user", false},
 	{"a user appears", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "user", lot), "nobody", "1\t0\t")
+		s.do(t, "HSET", s.key(t, "res", lot), "@nobody", "1\t0\t")
 	}, fault.VerdictDrift, "user", false},
 	{"the due entries are lost", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "DEL", s.key(t, "due", lot)) }, fault.VerdictDrift, "due", false},
 	{"a due entry comes too late", func(t *testing.T, s *shop, lot drop.LotID) {
@@ -272,7 +276,7 @@ func TestOneRunAtATimeAndEachIsRecorded(t *testing.T) {
 	if err := finish(reconcile.Report{}, fault.New(fault.Unavailable, "Redis is away")); err != nil {
 		t.Fatal(err)
 	}
-	s.do(t, "HINCRBY", s.key(t, "lot", "truffle"), "available", "1")
+	testkit.Plant(t, s.redis, s.key(t, "lot", "truffle"), "available", 1)
 	s.reconcile(t, reconcile.Options{Actor: "second"})
 	runs := s.db.SQL(t, `SELECT actor, verdict, finished_at IS NOT NULL FROM reconcile_runs ORDER BY id`)
 	if want := "first|unavailable|t\nsecond|finding|t"; strings.TrimSpace(runs) != want {
