@@ -238,16 +238,16 @@ func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
 
 func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.RefundsDue; n > 0 {
-		say(levelBad, "", "dropctl ledger show", "%d payments are due for refund: their buyers got no unit", n)
+		say(levelWarn, "", "dropctl ledger show", "payments due for refund, whose buyers got no unit: %d", n)
 	}
 	if n := f.counts.DeadLetters; n > 0 {
-		say(levelBad, "", "dropctl outbox list", "%d events were parked as dead letters", n)
+		say(levelBad, "", "dropctl outbox list", "events parked as dead letters: %d", n)
 	}
 	if n := f.counts.Waiting; n > 0 {
-		say(levelWarn, "", "dropctl reconcile", "%d events wait for an earlier one, or for a stopped lot", n)
+		say(levelWarn, "", "dropctl reconcile", "events that wait for an earlier one, or for a stopped lot: %d", n)
 	}
 	if n := f.counts.Unbooked; n > 0 {
-		say(levelOK, "", "dropctl status --watch", "%d confirmed reservations are being finalised", n)
+		say(levelOK, "", "dropctl status --watch", "confirmed reservations being finalised: %d", n)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
 	if !strings.Contains(r.err, "dropctl outbox list") {
 		t.Errorf("it names no next command: %s", r.err)
 	}
-	expect(6, "parked as dead letters", "status")
+	expect(6, "dead letters: ", "status")
 
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)
