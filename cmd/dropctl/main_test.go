@@ -31,11 +31,13 @@ var quickExit = [2]string{"GORACE", "atexit_sleep_ms=0"}
 // TestScripts runs the end-to-end tests in testdata/script.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+		Dir:  "testdata/script",
+		Cmds: scriptCommands,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("USER", "tester")
 			e.Setenv(quickExit[0], quickExit[1])
+			withServers(e)
 			return nil
 		},
 	})
