@@ -19,6 +19,7 @@ type Reservation struct {
 
 // allocation is a confirmed reservation on its way to a sale.
 type allocation struct {
+	lot       drop.LotID
 	n         int64
 	attempt   string
 	user      string
@@ -54,6 +55,7 @@ func unfoldable(format string, args ...any) *misfit {
 // the events concern, and collects what must be written.
 type fold struct {
 	lot          *Lot
+	start        int64                  // seq behind which everything is new
 	reservations map[int64]*Reservation // by n
 	allocations  map[int64]*allocation  // by n
 	touched      map[int64]bool         // reservations to write
@@ -76,7 +78,7 @@ type ledgerEntry struct {
 }
 
 func newFold(lot *Lot) *fold {
-	return &fold{lot: lot, reservations: map[int64]*Reservation{}, allocations: map[int64]*allocation{}, touched: map[int64]bool{}, paid: map[int64]bool{}}
+	return &fold{lot: lot, start: lot.Watermark.Seq, reservations: map[int64]*Reservation{}, allocations: map[int64]*allocation{}, touched: map[int64]bool{}, paid: map[int64]bool{}}
 }
 
 // next folds the event that follows the lot's watermark, or changes nothing and says why it does not fit.
@@ -245,7 +247,7 @@ func (f *fold) settled(ev drop.Event) *misfit {
 // gets the money back, and the lot stops, since Redis promised them twice.
 func (f *fold) confirmed(r *Reservation, ev drop.Event) {
 	r.State, r.Qty, r.Rest, r.Ref = drop.Confirmed, ev.Qty, ev.Rest, ev.Ref
-	a := &allocation{n: r.ID.N, attempt: r.ID.Attempt, user: r.User, units: ev.Qty, ref: ev.Ref, confirmed: ev.Watermark(), at: ev.Time, state: allocationPending}
+	a := &allocation{lot: r.ID.Lot, n: r.ID.N, attempt: r.ID.Attempt, user: r.User, units: ev.Qty, ref: ev.Ref, confirmed: ev.Watermark(), at: ev.Time, state: allocationPending}
 	f.allocations[a.n] = a
 	f.paid[a.n] = true
 	if !r.Rejected {

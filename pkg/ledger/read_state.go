@@ -108,12 +108,12 @@ func (a *application) readState(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	if len(lots) > 0 {
-		if err := a.readReservations(ctx, tx, `JOIN unnest($1::text[], $2::bigint[]) AS k(lot, n) USING (lot, n)`, lots, ns); err != nil {
+		if err := a.readReservations(ctx, tx, reservationsByKeySQL, lots, ns); err != nil {
 			return err
 		}
 	}
 	if len(reloaded) > 0 {
-		if err := a.readReservations(ctx, tx, `WHERE lot = ANY($1) AND state = 'held' AND rejected`, reloaded); err != nil {
+		if err := a.readReservations(ctx, tx, `SELECT `+reservationColumns+` FROM reservations WHERE lot = ANY($1) AND state = 'held' AND rejected`, reloaded); err != nil {
 			return err
 		}
 	}
@@ -132,8 +132,13 @@ func scanReservation(row pgx.CollectableRow) (Reservation, error) {
 	return r, err
 }
 
-func (a *application) readReservations(ctx context.Context, tx pgx.Tx, which string, args ...any) error {
-	rows, err := tx.Query(ctx, `SELECT `+reservationColumns+` FROM reservations `+which, args...)
+// reservationsByKeySQL looks each key up by itself. OFFSET 0 keeps the planner from joining instead: it cannot
+// know that a look-up touches one partition only, and would read whole tables.
+const reservationsByKeySQL = `SELECT ` + reservationColumns + ` FROM unnest($1::text[], $2::bigint[]) AS k(of, nth)
+	CROSS JOIN LATERAL (SELECT * FROM reservations WHERE lot = k.of AND n = k.nth OFFSET 0) AS r`
+
+func (a *application) readReservations(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
+	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
@@ -154,6 +159,7 @@ func (a *application) lockAllocations(ctx context.Context, tx pgx.Tx, lots []str
 	var p allocation
 	_, err = pgx.ForEachRow(rows, []any{&lot, &p.n, &p.attempt, &p.user, &p.units, &p.refunded, &p.ref, &p.confirmed.Epoch, &p.confirmed.Seq, &p.at, &p.state, &p.reason, &p.entries}, func() error {
 		one := p
+		one.lot = lot
 		a.lots[lot].fold.allocations[p.n] = &one
 		return nil
 	})

@@ -60,21 +60,24 @@ func (l *Ledger) EachReservation(ctx context.Context, f ReservationFilter, fn fu
 
 // ReservationsByID returns these reservations; one that the ledger does not know is absent.
 func (l *Ledger) ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]Reservation, error) {
-	lots, ns, attempts := make([]string, len(ids)), make([]int64, len(ids)), make([]string, len(ids))
+	lots, ns := make([]string, len(ids)), make([]int64, len(ids))
+	asked := make(map[drop.ReservationID]bool, len(ids))
 	for i, id := range ids {
-		lots[i], ns[i], attempts[i] = string(id.Lot), id.N, id.Attempt
+		lots[i], ns[i] = string(id.Lot), id.N
+		asked[id] = true
 	}
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	rows, err := l.pool.Query(ctx, `SELECT `+reservationColumns+` FROM reservations
-		JOIN unnest($1::text[], $2::bigint[], $3::text[]) AS k(lot, n, attempt) USING (lot, n, attempt)`, lots, ns, attempts)
+	rows, err := l.pool.Query(ctx, reservationsByKeySQL, lots, ns)
 	if err != nil {
 		return nil, l.fail(err, "reading reservations")
 	}
 	list, err := pgx.CollectRows(rows, scanReservation)
 	found := make(map[drop.ReservationID]Reservation, len(list))
 	for _, r := range list {
-		found[r.ID] = r
+		if asked[r.ID] { // the attempt must be right too
+			found[r.ID] = r
+		}
 	}
 	return found, l.fail(err, "reading reservations")
 }
