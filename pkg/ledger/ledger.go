@@ -7,6 +7,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strconv"
 	"strings"
@@ -99,11 +100,15 @@ func (l *Ledger) checkSchema(ctx context.Context) error {
 	if err != nil {
 		return l.fail(err, "reading the schema version")
 	}
-	if missing := pendingSteps(applied); len(missing) > 0 {
+	known, err := knownSteps()
+	if err != nil {
+		return l.fail(err, "reading the migrations")
+	}
+	if missing := pendingSteps(known, applied); len(missing) > 0 {
 		return fault.New(fault.NotMigrated, "the database %s lacks migration %s", l.target, missing[0].Name)
 	}
 	l.installation, err = readInstallation(ctx, l.pool)
-	if err == pgx.ErrNoRows {
+	if errors.Is(err, pgx.ErrNoRows) {
 		return fault.New(fault.NotMigrated, "the database %s has no installation id", l.target)
 	}
 	return l.fail(err, "reading the installation")

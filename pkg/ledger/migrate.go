@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,7 +97,11 @@ func ReadMigrationStatus(ctx context.Context, o Options) (MigrationStatus, error
 	if err != nil {
 		return MigrationStatus{}, db.fail(err, "reading the schema version")
 	}
-	s := MigrationStatus{Steps: knownSteps(), Pending: len(pendingSteps(applied))}
+	known, err := knownSteps()
+	if err != nil {
+		return MigrationStatus{}, db.fail(err, "reading the migrations")
+	}
+	s := MigrationStatus{Steps: known, Pending: len(pendingSteps(known, applied))}
 	for i, step := range s.Steps {
 		s.Steps[i].AppliedAt = applied[step.Version]
 	}
@@ -257,30 +262,24 @@ func appliedSteps(ctx context.Context, q querier) (map[int64]time.Time, error) {
 }
 
 // knownSteps lists the steps this program carries, in order.
-func knownSteps() []MigrationStep {
+func knownSteps() ([]MigrationStep, error) {
 	files, err := fs.Glob(migrations.Files, "*.sql")
-	if err != nil {
-		panic(err) // the pattern is a constant
-	}
 	steps := make([]MigrationStep, len(files))
 	for i, f := range files {
-		version, err := goose.NumericComponent(f)
-		if err != nil {
-			panic(err) // the files are ours
+		version, badName := goose.NumericComponent(f)
+		if badName != nil {
+			err = badName
 		}
 		steps[i] = MigrationStep{Version: version, Name: stepName(f)}
 	}
-	return steps
+	return steps, err
 }
 
 func stepName(path string) string { return strings.TrimSuffix(path, ".sql") }
 
-func pendingSteps(applied map[int64]time.Time) []MigrationStep {
-	var pending []MigrationStep
-	for _, s := range knownSteps() {
-		if _, ok := applied[s.Version]; !ok {
-			pending = append(pending, s)
-		}
-	}
-	return pending
+func pendingSteps(known []MigrationStep, applied map[int64]time.Time) []MigrationStep {
+	return slices.DeleteFunc(slices.Clone(known), func(s MigrationStep) bool {
+		_, ok := applied[s.Version]
+		return ok
+	})
 }

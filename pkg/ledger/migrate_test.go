@@ -12,6 +12,15 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
+func stepCount(t testing.TB) int {
+	t.Helper()
+	steps, err := knownSteps()
+	if err != nil || len(steps) == 0 {
+		t.Fatalf("%d steps, %v", len(steps), err)
+	}
+	return len(steps)
+}
+
 func TestMigrateUpAndDown(t *testing.T) {
 	db := testkit.Postgres(t)
 	o := Options{URL: db.URL(lab.Owner)}
@@ -23,7 +32,7 @@ func TestMigrateUpAndDown(t *testing.T) {
 		}
 		return s
 	}
-	steps := len(knownSteps())
+	steps := stepCount(t)
 	if s := status(); s.Pending != steps || s.Installation.ID != "" {
 		t.Errorf("status of an empty database: %+v", s)
 	}
@@ -84,7 +93,7 @@ func TestConcurrentMigrationsWaitForEachOther(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if total != len(knownSteps()) {
+	if total != stepCount(t) {
 		t.Errorf("%d steps were carried out", total)
 	}
 	open(t, db)
