@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,12 +46,16 @@ a store did not answer and 6 if something needs attention.`,
 	return cmd
 }
 
+// clearScreen moves a terminal's cursor home and empties what is below.
+const clearScreen = "\x1b[H\x1b[2J"
+
 // watchStatus shows the status again and again: redrawn on a terminal, as a stream of JSON lines elsewhere.
 func (a *app) watchStatus(ctx context.Context, every time.Duration) error {
 	if every < time.Second {
 		return fault.New(fault.Usage, "--watch %s is too often", every).WithField("watch").WithHint("use at least 1s")
 	}
-	redraw := a.outTerm.TTY && !render.Format(a.cfg.Output).Structured()
+	format := render.Format(a.cfg.Output)
+	redraw := a.outTerm.TTY && a.jq == "" && (format == render.Table || format == render.Wide)
 	if !redraw {
 		out, err := render.New(a.stdout, render.Options{Format: render.JSONL, Fields: a.fields, JQ: a.jq, Stream: a.outTerm})
 		if err != nil {
@@ -71,7 +74,9 @@ func (a *app) watchStatus(ctx context.Context, every time.Duration) error {
 			return err
 		}
 		if redraw {
-			fmt.Fprint(a.stdout, "\x1b[H\x1b[2J")
+			if err := a.out.Text(clearScreen, v); err != nil {
+				return err
+			}
 		}
 		if err := a.print(v); err != nil || a.out.Closed() {
 			return err
