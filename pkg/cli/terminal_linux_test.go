@@ -85,7 +85,7 @@ func TestTablesAreAlignedOnATerminal(t *testing.T) {
 }
 
 func TestStatusIsRedrawnOnATerminal(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond) // long enough for the second look
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	exit, seen := onTerminal(ctx, t, "", "status", "--watch=1s", "--redis-url", "redis://127.0.0.1:1", "--database-url", "postgres://shop@127.0.0.1:1/shop")
 	if exit != 0 || strings.Count(seen, clearScreen) < 1 || !strings.Contains(seen, "cannot be reached") {
