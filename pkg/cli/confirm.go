@@ -35,7 +35,7 @@ needs PostgreSQL and a running worker.`,
 				return fault.New(fault.Usage, "there is no acknowledgement by %q", ack).WithField("ack").WithHint("use --ack stock or --ack ledger")
 			}
 			q := drop.SettleRequest{Action: drop.ActConfirm, Qty: qty.or(0), Ref: payment, Late: drop.Late(late)}
-			return a.settle(cmd.Context(), args[0], q, st, "--payment", payment, "--qty", qty.String(), "--late", late, "--ack", ack)
+			return a.settle(cmd.Context(), args[0], q, st)
 		},
 	}
 	cmd.Flags().StringVar(&payment, "payment", "", "payment reference")

@@ -19,7 +19,7 @@ reserved. A deadline is never moved forward to an earlier time.`,
 		Example: `  dropctl extend truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --by 5m`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := drop.SettleRequest{Action: drop.ActExtend, By: by}
-			return a.settle(cmd.Context(), args[0], q, st, "--by", by.String())
+			return a.settle(cmd.Context(), args[0], q, st)
 		},
 	}
 	cmd.Flags().DurationVar(&by, "by", 0, "how long the hold is to last from now on, such as 5m")

@@ -76,7 +76,7 @@ func (a *app) adjustLot(ctx context.Context, q stock.AdjustRequest) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	same := false
-	state, err := askTwice(ctx, adjustCommand(q), func() (state drop.LotState, err error) {
+	state, err := askTwice(ctx, a.again(), func() (state drop.LotState, err error) {
 		state, same, err = s.Adjust(ctx, q)
 		return state, err
 	})
@@ -91,15 +91,6 @@ func (a *app) adjustLot(ctx context.Context, q stock.AdjustRequest) error {
 		v.Result = "planned"
 	}
 	return a.print(v)
-}
-
-func adjustCommand(q stock.AdjustRequest) string {
-	flag, units := "--to", q.To
-	if q.By != nil {
-		flag, units = "--by", q.By
-	}
-	return commandLine([]string{"lot", "adjust", string(q.Lot)}, flag, strconv.FormatInt(*units, 10),
-		"--expect", strconv.FormatInt(q.Expect, 10), "--reason", q.Reason)
 }
 
 // signed is the value of a flag that takes a whole number with or without a sign.

@@ -133,7 +133,7 @@ func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot
 	defer cancel()
 	q := stock.ChangeRequest{Lot: lot, Status: &c.status, DryRun: c.dryRun, Actor: a.cfg.Actor, Reason: c.reason}
 	same := false
-	_, err := askTwice(ctx, "run the command again", func() (state drop.LotState, err error) {
+	_, err := askTwice(ctx, a.again(), func() (state drop.LotState, err error) {
 		state, same, err = s.Change(ctx, q)
 		return state, err
 	})

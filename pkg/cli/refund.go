@@ -20,7 +20,7 @@ same total changes nothing. A refund cannot be undone: it asks first, or needs -
   dropctl refund truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --total 1 --no-restock --yes`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := drop.SettleRequest{Action: drop.ActRefund, Total: total.or(-1), NoRestock: noRestock}
-			return a.settle(cmd.Context(), args[0], q, st, "--total", total.String())
+			return a.settle(cmd.Context(), args[0], q, st)
 		},
 	}
 	total = numberFlag(cmd, "total", 1, "units refunded in all afterwards (default: all)")

@@ -18,7 +18,7 @@ them; asking again for the same number changes nothing.`,
   dropctl release truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --keep 1`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q := drop.SettleRequest{Action: drop.ActRelease, Keep: keep.or(0)}
-			return a.settle(cmd.Context(), args[0], q, st, "--keep", keep.String())
+			return a.settle(cmd.Context(), args[0], q, st)
 		},
 	}
 	keep = numberFlag(cmd, "keep", 0, "units that stay held (default 0)")

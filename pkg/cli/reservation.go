@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
@@ -152,19 +153,30 @@ func askTwice[T any](ctx context.Context, command string, call func() (T, error)
 	return out, err
 }
 
-// commandLine writes a command so that a shell reads it back as it is. Pairs of a flag and an empty value are left out.
-func commandLine(words []string, flags ...string) string {
-	var b strings.Builder
-	b.WriteString("dropctl")
-	for _, w := range words {
-		b.WriteString(" " + shellQuoted(w))
-	}
-	for i := 0; i+1 < len(flags); i += 2 {
-		if flags[i+1] != "" {
-			b.WriteString(" " + flags[i] + " " + shellQuoted(flags[i+1]))
+// again is the command line as it was typed, with more flags, for a hint. Passwords in it are hidden.
+func (a *app) again(flags ...string) string {
+	args := slices.Clone(a.args)
+	for i := range args {
+		for _, url := range []config.Secret{a.cfg.RedisURL, a.cfg.DatabaseURL, a.cfg.ServerURL} {
+			if url.HasPassword() {
+				args[i] = strings.ReplaceAll(args[i], url.Reveal(), url.String())
+			}
 		}
 	}
-	return b.String()
+	end := slices.Index(args, "--") // flags end here
+	if end < 0 {
+		end = len(args)
+	}
+	return shellLine(slices.Insert(args, end, flags...))
+}
+
+// shellLine writes a call of dropctl so that a shell reads its arguments back as they are.
+func shellLine(args []string) string {
+	line := "dropctl"
+	for _, arg := range args {
+		line += " " + shellQuoted(arg)
+	}
+	return line
 }
 
 // shellQuoted quotes a word unless every shell takes it as it is; a ~ counts only in front.

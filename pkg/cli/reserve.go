@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +33,10 @@ nothing is held.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Lot, q.Qty, q.Actor = drop.LotID(args[0]), qty.or(1), a.cfg.Actor
+			again := a.again()
 			if q.Key == "" {
 				q.Key = rand.Text()
+				again = a.again("--key", q.Key)
 			}
 			if err := checkHoldFlag(cmd, "hold", q.Hold); err != nil {
 				return err
@@ -43,7 +44,7 @@ nothing is held.`,
 			if err := q.Check(); err != nil {
 				return err
 			}
-			return a.reserve(cmd.Context(), q, dryRun)
+			return a.reserve(cmd.Context(), q, again, dryRun)
 		},
 	}
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.lotIDs))
@@ -72,7 +73,8 @@ func completeNothing(cmd *cobra.Command, flags ...string) {
 	}
 }
 
-func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, dryRun bool) error {
+// reserve takes the hold; again is the command that asks for the same one.
+func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, again string, dryRun bool) error {
 	s, err := a.openStock(ctx)
 	if err != nil {
 		return err
@@ -88,22 +90,13 @@ func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, dryRun bool) e
 		return a.print(v)
 	}
 	a.note("target: lot %s on %s", q.Lot, s.Target())
-	out, err := askTwice(ctx, reserveCommand(q), func() (drop.Outcome, error) { return s.Reserve(ctx, q) })
+	out, err := askTwice(ctx, again, func() (drop.Outcome, error) { return s.Reserve(ctx, q) })
 	if err != nil {
 		return a.unknownLot(ctx, q.Lot, fault.As(err).With("key", q.Key))
 	}
 	v := viewOutcome(out)
 	v.Key = q.Key
 	return a.print(v)
-}
-
-// reserveCommand is the command that asks for the same reservation again.
-func reserveCommand(q drop.ReserveRequest) string {
-	hold := ""
-	if q.Hold > 0 {
-		hold = q.Hold.String()
-	}
-	return commandLine([]string{"reserve", string(q.Lot)}, "--user", q.User, "--qty", strconv.FormatInt(q.Qty, 10), "--hold", hold, "--key", q.Key)
 }
 
 // planReserve answers as Redis would, in the same order of rules, from what it has now.

@@ -126,8 +126,8 @@ func TestAReserveWhoseReplyIsLost(t *testing.T) {
 		t.Fatalf("%d replies were to be lost yet", proxy.drop.Load())
 	}
 	args := sh(t, command)
-	again := mustJSON[reservationJSON](t, env, args...)
-	if !again.Replayed || again.Key != v.Details["key"] || !slices.Contains(args, "o'hara jr") || !slices.Contains(args, "10m0s") {
+	again := mustJSON[reservationJSON](t, env, args...) // -o json twice is the same as once
+	if !again.Replayed || again.Key != v.Details["key"] || !slices.Contains(args, "o'hara jr") || !slices.Contains(args, "10m") {
 		t.Errorf("%q: %+v", args, again)
 	}
 	if n := held(); n != 3 {
@@ -222,8 +222,22 @@ func TestTheNumberOfShardsIsFoundInRedis(t *testing.T) {
 
 func TestCommandsAreQuotedForTheShell(t *testing.T) {
 	for _, word := range []string{"plain", "", "a b", "o'hara", "~x", "x~y~1", `a"b`, "$HOME", "a\\b", "é", "*", "-f", "a=b", "'"} {
-		if got := sh(t, commandLine([]string{"x"}, "--w", word)+" end"); word != "" && !slices.Equal(got, []string{"x", "--w", word, "end"}) {
+		if got := sh(t, shellLine([]string{"x", "--w", word, "end"})); !slices.Equal(got, []string{"x", "--w", word, "end"}) {
 			t.Errorf("%q came back as %q", word, got)
 		}
+	}
+}
+
+func TestAHintHidesPasswords(t *testing.T) {
+	redis, _ := newShop(t, 4)
+	proxy := &scriptReplies{}
+	proxy.drop.Store(2)
+	url := strings.Replace(redis.URL(), redis.Addr(), proxy.listen(t, redis.Addr()), 1)
+	r := run(t, nil, "reserve", "hat", "--user", "ada", "--redis-url", url, "--")
+	if r.exit != 5 || !strings.Contains(r.err, " --key ") || !strings.HasSuffix(strings.TrimSpace(r.err), " --") || !strings.Contains(r.err, "[redacted]") {
+		t.Errorf("exit %d, %s", r.exit, r.err)
+	}
+	if strings.Contains(r.err, strings.TrimPrefix(strings.Split(url, "@")[0], "redis://:")) {
+		t.Error("the password is shown") // without the text, which holds it
 	}
 }

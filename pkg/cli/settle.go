@@ -35,9 +35,8 @@ func reasonFlag(cmd *cobra.Command, to *string) {
 	completeNothing(cmd, "reason")
 }
 
-// settle checks the request, carries it out and prints the reservation as it then is. flags are those of the command
-// line, to be repeated if the outcome stays unknown.
-func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st settling, flags ...string) (err error) {
+// settle checks the request, carries it out and prints the reservation as it then is.
+func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st settling) (err error) {
 	if q.ID, err = drop.ParseReservationID(id); err != nil {
 		return err
 	}
@@ -64,17 +63,12 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 	}
 	ctx, cancel := a.bounded(ctx) // from here on: whoever is asked may take his time
 	defer cancel()
-	words := []string{string(q.Action), id}
-	if q.NoRestock {
-		words = append(words, "--no-restock")
-	}
-	again := commandLine(words, append(flags, "--reason", q.Reason)...)
-	out, err := askTwice(ctx, again, func() (drop.Outcome, error) { return s.Settle(ctx, q) })
+	out, err := askTwice(ctx, a.again(), func() (drop.Outcome, error) { return s.Settle(ctx, q) })
 	if err != nil {
 		return a.unknownLot(ctx, q.ID.Lot, err)
 	}
 	if l != nil {
-		if err := awaitRecorded(ctx, l, out.Reservation, again); err != nil {
+		if err := awaitRecorded(ctx, l, out.Reservation, a.again()); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,6 @@ type Config struct {
 	Listen               string        `mapstructure:"listen"`
 	Timeout              time.Duration `mapstructure:"timeout"`
 	Actor                string        `mapstructure:"actor"`
-	Installation         string        `mapstructure:"installation"`
 	Shards               int           `mapstructure:"shards"`
 	KeyRetention         time.Duration `mapstructure:"key-retention"`
 	OutboxKeep           time.Duration `mapstructure:"outbox-keep"`
@@ -113,7 +112,6 @@ func Settings() []Setting {
 		{Name: "api-key-file", Group: API, Usage: "file holding the API key"},
 
 		{Name: "listen", Group: Serving, Default: "127.0.0.1:8080", Usage: "address the HTTP API listens on"},
-		{Name: "installation", Group: First, Usage: "id of this installation (default: made at the first migration)"},
 		{Name: "shards", Group: First, kind: count, Default: "16", min: 1, max: 16384, Usage: "shards in Redis, fixed at the first migration"},
 		{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
 		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
