@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -147,6 +148,36 @@ func applyShuffled(t testing.TB, l *Ledger, events []drop.Event, r *rand.Rand) {
 		}
 		all = all[n:]
 	}
+}
+
+// Workers that apply events of the same lots at once, in whatever order, take turns and never wait in a circle.
+func TestWorkersNeverWaitInACircle(t *testing.T) {
+	l, db := newLedger(t)
+	var events []drop.Event
+	for range 20 {
+		r := seeded(t, l, newLot(), 10)
+		r.hold("ann", 1)
+		events = append(events, r.take()...)
+	}
+	var all sync.WaitGroup
+	for worker := range uint64(4) {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(worker, 1))
+			for range 25 {
+				batch := slices.Clone(events)
+				r.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
+				if _, err := l.Apply(t.Context(), batch, nil); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) { // statistics arrive a little later
+		got := db.SQL(t, "SELECT xact_commit >= 100, deadlocks FROM pg_stat_database WHERE datname = current_database()")
+		return got == "t|0", "commits, deadlocks: " + got
+	})
 }
 
 // Every order of a short history, each event alone.
