@@ -30,6 +30,7 @@ local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_s = fmt('%d', now)
 
+local retention = tonumber(ARGV[3])
 local meta_bytes, meta_trimmed = 0, 0
 
 -- door: why this shard takes no call, or nil.
@@ -41,6 +42,7 @@ local function door()
   if m[2] ~= ARGV[1] then return { 'lot_frozen', 'closed_door' } end
   meta_bytes, meta_trimmed = tonumber(m[4]), tonumber(m[5])
   if not meta_bytes or not meta_trimmed then return { 'corrupt', 'meta' } end
+  if not (retention and retention >= 0 and retention <= 1e13) then return { 'invalid', 'retention' } end
 end
 
 local proven = false
@@ -217,7 +219,7 @@ local function take_back_entry(L, member, score, budget)
   local texts = #users > 0 and call('HMGET', KEYS[L.k + 1], unpack(users)) or {}
   call('ZREM', KEYS[L.k + 2], member)
   if #member > #attempts * ATTEMPT then call('ZADD', KEYS[L.k + 2], score, sub(member, #attempts * ATTEMPT + 1)) end
-  local retention, tombs, gone, forget = tonumber(ARGV[3]), {}, {}, {}
+  local tombs, gone, forget = {}, {}, {}
   for i, h in ipairs(holds) do
     local u = parse_user(texts[i])
     tombs[#tombs + 1] = h[1]
@@ -252,7 +254,7 @@ local function take_back(L, want, budget)
   while L.available < want do
     local e = call('ZRANGEBYSCORE', KEYS[L.k + 2], '-inf', L.now_s, 'WITHSCORES', 'LIMIT', 0, 1)
     if not e[1] then return expired, false end
-    if budget <= 0 then return expired, true end
+    if not (budget >= 1) then return expired, true end
     prove()
     local looked, n = take_back_entry(L, e[1], e[2], budget)
     budget, expired = budget - looked, expired + n

@@ -44,7 +44,7 @@ local function end_hold(L, attempt, user, asked, qty, n, u)
   local tomb = expire(L, attempt, user, asked, qty, n, u)
   put_record(L, attempt, tomb)
   put_user(L, user, u)
-  file_due(L, L.now + tonumber(ARGV[3]), attempt)
+  file_due(L, L.now + retention, attempt)
   return tomb
 end
 

@@ -15,12 +15,21 @@
 
 local shut = door()
 if shut then return shut end
-local budget, retention = tonumber(ARGV[4]), tonumber(ARGV[3])
+local budget = tonumber(ARGV[4])
 
--- parse: a record as a table; s is its letter. Numbers stay text where only copied.
+-- Which fields of a record are numbers, and how many fields it has at least.
+local NUMBERS = { h = { 4, 5, 6, 7 }, c = { 4, 5, 6, 7, 8, 9 }, r = { 3, 4, 5, 6 }, x = { 3, 4, 5, 6 }, f = { 3, 4, 5, 6, 7 } }
+local FIELDS = { h = 7, c = 12, r = 7, x = 8, f = 8 }
+
+-- parse: a record as a table; s is its letter. Numbers stay text where only copied. A damaged record is none: an error
+-- in the middle of a call would leave half of it written.
 local function parse(record)
   local f = {}
   for field in string.gmatch(record .. '\t', '([^\t]*)\t') do f[#f + 1] = field end
+  if #f < (FIELDS[f[1]] or math.huge) then return nil end
+  for _, i in ipairs(NUMBERS[f[1]]) do
+    if not tonumber(f[i]) then return nil end
+  end
   if f[1] == 'h' then
     return { s = 'h', user = f[2], asked = f[3], qty = tonumber(f[4]), n = f[5], deadline = tonumber(f[6]), created = tonumber(f[7]), last = f[8] or '' }
   elseif f[1] == 'c' then
@@ -221,7 +230,9 @@ local function requests(n, at)
   for i = 0, n - 1 do
     local b = at + 8 * i
     local q = { attempt = ARGV[b], n = ARGV[b + 1], action = ARGV[b + 2], number = tonumber(ARGV[b + 3]), ref = ARGV[b + 4], late = ARGV[b + 5], digest = ARGV[b + 6], who = ARGV[b + 7] }
-    if not q.who or #q.attempt ~= ATTEMPT or not actions[q.action] or not q.number or not (q.number >= -1 and q.number <= 1e11 and q.number % 1 == 0) then return nil end
+    local least = q.action == 'f' and -1 or 0
+    if not q.who or #q.attempt ~= ATTEMPT or not actions[q.action] or not tonumber(q.n) then return nil end
+    if not (q.number and q.number >= least and q.number <= 1e11 and q.number % 1 == 0) then return nil end
     qs[#qs + 1] = q
   end
   return qs

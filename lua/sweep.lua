@@ -8,18 +8,16 @@
 local shut = door()
 if shut then return shut end
 prove()
-local lots, expired, more = {}, 0, 0
+local lots, strays, expired, more = {}, {}, 0, 0
 for j = 5, #ARGV do
-  local L = read_lot(ARGV[j], 2 + 3 * (j - 4))
-  if L then
-    local n, rest = take_back(L, math.huge, tonumber(ARGV[4]))
-    expired, more = expired + n, rest and 1 or more
-    lots[#lots + 1] = L
-  else
-    call('ZREM', KEYS[3], ARGV[j])
-  end
+  local L, code, detail = read_lot(ARGV[j], 2 + 3 * (j - 4))
+  if code == 'lot_frozen' then return { code, detail } end
+  if L then lots[#lots + 1] = L else strays[#strays + 1] = ARGV[j] end
 end
+if #strays > 0 then call('ZREM', KEYS[3], unpack(strays)) end
 for _, L in ipairs(lots) do
+  local n, rest = take_back(L, math.huge, tonumber(ARGV[4]))
+  expired, more = expired + n, rest and 1 or more
   -- The lot's next due time is known only when its entries are: those of this call are not stored yet.
   local first = call('ZRANGE', KEYS[L.k + 2], 0, 0, 'WITHSCORES')
   L.due, L.due_moved = tonumber(first[2] or 0), true
