@@ -63,7 +63,7 @@ func (a *app) runWorker(ctx context.Context, o worker.Options) error {
 	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
 	o.Log = a.logger(!a.cfg.Quiet)
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
-	sum, err := worker.New(wire.WorkerStock(s), wire.WorkerLedger(l), o).Run(ctx)
+	sum, err := worker.New(s, wire.WorkerLedger(l), o).Run(ctx)
 	if !o.UntilIdle {
 		return err
 	}

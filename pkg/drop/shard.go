@@ -13,6 +13,9 @@ type ShardState struct {
 	Frozen       string // freeze reason; "" if not frozen
 }
 
+// Closed reports whether the door is shut because the server is another one than it was opened on.
+func (s ShardState) Closed() bool { return s.Exists && s.Run != s.OpenRun }
+
 // OutboxEntry is an outbox entry with its id in the stream. The id names a place to acknowledge, never an event.
 type OutboxEntry struct {
 	ID string

@@ -71,7 +71,7 @@ func (s *shop) load(t testing.TB, def drop.Definition) {
 func (s *shop) worker(o worker.Options) *worker.Worker {
 	in := s.ledger.Installation()
 	o.Installation, o.Shards = in.ID, in.Shards
-	return worker.New(wire.WorkerStock(s.stock), wire.WorkerLedger(s.ledger), o)
+	return worker.New(s.stock, wire.WorkerLedger(s.ledger), o)
 }
 
 // drain brings the ledger up to date.

@@ -2,12 +2,14 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/dropctl/dropctl/lua"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -325,5 +327,8 @@ func (sh *shard) requeue(r *request) {
 // script runs one script call of its own on the shard's lanes.
 func (s *Stock) script(ctx context.Context, sh *shard, name string, keys, args []string) (reply, error) {
 	res, err := s.do(ctx, sh, &request{kind: callKind, call: &invocation{script: scripts[name], keys: keys, args: args}})
+	if name == lua.Snapshot && fault.Is(err, fault.OutcomeUnknown) {
+		err = wireFault(s.target, errors.Unwrap(err), false) // a look has no outcome
+	}
 	return res.reply, err
 }

@@ -14,28 +14,14 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// ShardState is a look at a shard's door.
-type ShardState struct {
-	Shard        int
-	Exists       bool   // it has been opened once and was not emptied since
-	Installation string // whose data it is
-	Shards       int    // P it was set up with
-	Run          string // run id of the server that answers now
-	OpenRun      string // run id the shard is open on
-	Frozen       string // freeze reason, or ""
-}
-
-// Closed reports whether the door is shut because the server is another one than it was opened on.
-func (st ShardState) Closed() bool { return st.Exists && st.Run != st.OpenRun }
-
 // ShardState looks at the door of a shard.
-func (s *Stock) ShardState(ctx context.Context, n int) (ShardState, error) {
+func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) {
 	sh := s.shards[n]
 	r, err := s.script(ctx, sh, "snapshot", sh.keys.gated(), []string{"0"})
 	if err != nil {
-		return ShardState{}, err
+		return drop.ShardState{}, err
 	}
-	st := ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3)}
+	st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3)}
 	id, p, _ := strings.Cut(r.text(0), "/")
 	st.Installation = id
 	st.Shards, _ = strconv.Atoi(p)
@@ -99,17 +85,17 @@ func readOwner(owner string) (string, int, error) {
 }
 
 // Freeze shuts a shard for a reason, if it still is as it was seen.
-func (s *Stock) Freeze(ctx context.Context, seen ShardState, reason fault.Code) error {
+func (s *Stock) Freeze(ctx context.Context, seen drop.ShardState, reason fault.Code) error {
 	return s.moveDoor(ctx, seen, "freeze", reason)
 }
 
 // Reopen opens a shard on the server that answers now, if it still is as it was seen. Only the guardian may call it,
 // after it has found Redis equal to the ledger.
-func (s *Stock) Reopen(ctx context.Context, seen ShardState) error {
+func (s *Stock) Reopen(ctx context.Context, seen drop.ShardState) error {
 	return s.moveDoor(ctx, seen, "open", "")
 }
 
-func (s *Stock) moveDoor(ctx context.Context, seen ShardState, action string, reason fault.Code) error {
+func (s *Stock) moveDoor(ctx context.Context, seen drop.ShardState, action string, reason fault.Code) error {
 	sh := s.shards[seen.Shard]
 	r, err := s.script(ctx, sh, "door", []string{sh.keys.meta}, []string{action, string(reason), seen.OpenRun, seen.Frozen})
 	if err != nil {
@@ -118,27 +104,20 @@ func (s *Stock) moveDoor(ctx context.Context, seen ShardState, action string, re
 	return r.fault("shard " + strconv.Itoa(seen.Shard))
 }
 
-// SweepOutcome is what a sweep did.
-type SweepOutcome struct {
-	Expired int           // holds taken back
-	More    bool          // due entries are left
-	Next    time.Duration // until the shard's next due time; 0 when none is known
-}
-
 // sweepLots is how many due lots one sweep call takes.
 const sweepLots = 16
 
 // Sweep takes back due holds of a shard, looking at no more than limit attempts of each lot.
-func (s *Stock) Sweep(ctx context.Context, n, limit int) (SweepOutcome, error) {
+func (s *Stock) Sweep(ctx context.Context, n, limit int) (drop.SweepOutcome, error) {
 	sh := s.shards[n]
 	node, err := s.server.node(ctx, sh.keys.meta)
 	if err != nil {
-		return SweepOutcome{}, wireFault(s.target, err, false)
+		return drop.SweepOutcome{}, wireFault(s.target, err, false)
 	}
 	pipe := node.Pipeline()
 	clock, first := pipe.Time(ctx), pipe.ZRangeWithScores(ctx, sh.keys.next, 0, sweepLots-1)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return SweepOutcome{}, wireFault(s.target, err, false)
+		return drop.SweepOutcome{}, wireFault(s.target, err, false)
 	}
 	now := float64(clock.Val().UnixMilli())
 	var lots []drop.LotID
@@ -151,7 +130,7 @@ func (s *Stock) Sweep(ctx context.Context, n, limit int) (SweepOutcome, error) {
 		}
 	}
 	if len(lots) == 0 {
-		out := SweepOutcome{}
+		out := drop.SweepOutcome{}
 		if zs := first.Val(); len(zs) > 0 {
 			out.Next = time.Duration(zs[0].Score-now) * time.Millisecond
 		}
@@ -163,12 +142,12 @@ func (s *Stock) Sweep(ctx context.Context, n, limit int) (SweepOutcome, error) {
 	}
 	r, err := s.script(ctx, sh, "sweep", sh.keys.gated(lots...), args)
 	if err != nil {
-		return SweepOutcome{}, err
+		return drop.SweepOutcome{}, err
 	}
 	if err := r.fault("shard " + strconv.Itoa(n)); err != nil {
-		return SweepOutcome{}, err
+		return drop.SweepOutcome{}, err
 	}
-	out := SweepOutcome{More: r.text(1) == "1" || len(lots) == sweepLots}
+	out := drop.SweepOutcome{More: r.text(1) == "1" || len(lots) == sweepLots}
 	out.Expired, _ = strconv.Atoi(r.text(0))
 	if due, err := strconv.ParseFloat(r.text(2), 64); err == nil {
 		out.Next = max(0, time.Duration(due-now)*time.Millisecond)

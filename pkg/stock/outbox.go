@@ -15,12 +15,6 @@ import (
 // group is the consumer group of the outbox readers.
 const consumerGroup = "ledger"
 
-// OutboxEntry is an entry with its stream id. The id orders the entries of one server's life; it identifies nothing.
-type OutboxEntry struct {
-	ID string
-	drop.Entry
-}
-
 func (s *Stock) nodeOf(ctx context.Context, shard int) (*redis.Client, shardKeys, error) {
 	k := s.shards[shard].keys
 	n, err := s.server.node(ctx, k.meta)
@@ -28,16 +22,16 @@ func (s *Stock) nodeOf(ctx context.Context, shard int) (*redis.Client, shardKeys
 }
 
 // ReadNew returns entries no consumer has been given yet, waiting up to block for the first (block < 0: not at all).
-func (s *Stock) ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]OutboxEntry, error) {
+func (s *Stock) ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]drop.OutboxEntry, error) {
 	return s.readGroup(ctx, shard, consumer, ">", count, block)
 }
 
 // ReadPending returns entries given to this consumer and not acknowledged, behind a stream id ("0": from the first).
-func (s *Stock) ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]OutboxEntry, error) {
+func (s *Stock) ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]drop.OutboxEntry, error) {
 	return s.readGroup(ctx, shard, consumer, after, count, -1)
 }
 
-func (s *Stock) readGroup(ctx context.Context, shard int, consumer, from string, count int, block time.Duration) ([]OutboxEntry, error) {
+func (s *Stock) readGroup(ctx context.Context, shard int, consumer, from string, count int, block time.Duration) ([]drop.OutboxEntry, error) {
 	node, k, err := s.nodeOf(ctx, shard)
 	if err != nil {
 		return nil, err
@@ -68,8 +62,8 @@ func (s *Stock) createGroup(ctx context.Context, node *redis.Client, k shardKeys
 }
 
 // entries reads stream messages. One that was deleted while pending has nothing to give: it is acknowledged.
-func (s *Stock) entries(ctx context.Context, node *redis.Client, k shardKeys, messages []redis.XMessage) ([]OutboxEntry, error) {
-	out := make([]OutboxEntry, 0, len(messages))
+func (s *Stock) entries(ctx context.Context, node *redis.Client, k shardKeys, messages []redis.XMessage) ([]drop.OutboxEntry, error) {
+	out := make([]drop.OutboxEntry, 0, len(messages))
 	var empty []string
 	for _, m := range messages {
 		if m.Values == nil {
@@ -86,9 +80,9 @@ func (s *Stock) entries(ctx context.Context, node *redis.Client, k shardKeys, me
 	return out, nil
 }
 
-func entryOf(m redis.XMessage) OutboxEntry {
+func entryOf(m redis.XMessage) drop.OutboxEntry {
 	text := func(field string) string { v, _ := m.Values[field].(string); return v }
-	e := OutboxEntry{ID: m.ID}
+	e := drop.OutboxEntry{ID: m.ID}
 	e.Installation, e.Body, e.Time = text(drop.FieldInstallation), text(drop.FieldBody), unixMilli(text(drop.FieldTime))
 	if v := text(drop.FieldVersion); v != drop.SchemaVersion {
 		// Not one of ours to read: its body becomes a line no event has, so that it is parked whole and not lost.
@@ -98,7 +92,7 @@ func entryOf(m redis.XMessage) OutboxEntry {
 }
 
 // Claim takes over entries that another consumer was given at least minIdle ago and has not acknowledged.
-func (s *Stock) Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]OutboxEntry, error) {
+func (s *Stock) Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error) {
 	node, k, err := s.nodeOf(ctx, shard)
 	if err != nil {
 		return nil, err
@@ -125,26 +119,17 @@ func (s *Stock) Ack(ctx context.Context, shard int, ids []string) error {
 	return wireFault(s.target, node.XAck(ctx, k.outbox, consumerGroup, ids...).Err(), false)
 }
 
-// OutboxState is a look at a shard's outbox.
-type OutboxState struct {
-	Shard   int
-	Length  int64     // entries kept, acknowledged ones included
-	Pending int64     // entries not acknowledged, whether given to a consumer or not
-	Bytes   int64     // of the events kept
-	Oldest  time.Time // when the oldest entry not acknowledged was written; zero if there is none
-}
-
 // OutboxState looks at the outbox of a shard.
-func (s *Stock) OutboxState(ctx context.Context, shard int) (OutboxState, error) {
+func (s *Stock) OutboxState(ctx context.Context, shard int) (drop.OutboxState, error) {
 	node, k, err := s.nodeOf(ctx, shard)
 	if err != nil {
-		return OutboxState{}, err
+		return drop.OutboxState{}, err
 	}
 	p, err := s.position(ctx, node, k)
 	if err != nil {
-		return OutboxState{}, err
+		return drop.OutboxState{}, err
 	}
-	out := OutboxState{Shard: shard, Length: p.length, Pending: p.pending + p.undelivered}
+	out := drop.OutboxState{Shard: shard, Length: p.length, Pending: p.pending + p.undelivered}
 	meta, err := node.HMGet(ctx, k.meta, "bytes", "trimmed").Result()
 	if err != nil {
 		return out, wireFault(s.target, err, false)

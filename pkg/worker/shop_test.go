@@ -104,7 +104,7 @@ func (s *shop) worker(o worker.Options) *worker.Worker {
 func (s *shop) workerOn(l worker.Ledger, o worker.Options) *worker.Worker {
 	in := s.ledger.Installation()
 	o.Installation, o.Shards = in.ID, in.Shards
-	return worker.New(wire.WorkerStock(s.stock), l, o)
+	return worker.New(s.stock, l, o)
 }
 
 // start runs a worker until the test ends or stop is called, which returns what Run returned.

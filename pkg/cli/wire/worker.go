@@ -10,57 +10,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/recovery"
-	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
-
-// WorkerStock is Redis as the worker and its guardian see it.
-func WorkerStock(s *stock.Stock) worker.Stock { return workerStock{s} }
-
-type workerStock struct{ *stock.Stock }
-
-func (s workerStock) ShardState(ctx context.Context, shard int) (drop.ShardState, error) {
-	st, err := s.Stock.ShardState(ctx, shard)
-	return drop.ShardState(st), err
-}
-
-func (s workerStock) OutboxState(ctx context.Context, shard int) (drop.OutboxState, error) {
-	st, err := s.Stock.OutboxState(ctx, shard)
-	return drop.OutboxState(st), err
-}
-
-func (s workerStock) Freeze(ctx context.Context, seen drop.ShardState, reason fault.Code) error {
-	return s.Stock.Freeze(ctx, stock.ShardState(seen), reason)
-}
-
-func (s workerStock) Reopen(ctx context.Context, seen drop.ShardState) error {
-	return s.Stock.Reopen(ctx, stock.ShardState(seen))
-}
-
-func (s workerStock) Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error) {
-	did, err := s.Stock.Sweep(ctx, shard, limit)
-	return drop.SweepOutcome(did), err
-}
-
-func (s workerStock) ReadNew(ctx context.Context, shard int, consumer string, count int, block time.Duration) ([]drop.OutboxEntry, error) {
-	return entries(s.Stock.ReadNew(ctx, shard, consumer, count, block))
-}
-
-func (s workerStock) ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]drop.OutboxEntry, error) {
-	return entries(s.Stock.ReadPending(ctx, shard, consumer, after, count))
-}
-
-func (s workerStock) Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error) {
-	return entries(s.Stock.Claim(ctx, shard, consumer, minIdle, count))
-}
-
-func entries(list []stock.OutboxEntry, err error) ([]drop.OutboxEntry, error) {
-	out := make([]drop.OutboxEntry, len(list))
-	for i, e := range list {
-		out[i] = drop.OutboxEntry(e)
-	}
-	return out, err
-}
 
 // WorkerLedger is PostgreSQL as the worker and its guardian see it.
 func WorkerLedger(l *ledger.Ledger) worker.Ledger { return workerLedger{l} }
