@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,9 +76,10 @@ func (a *app) lotIDs(ctx context.Context, _ string) ([]candidate, error) {
 	return list, nil
 }
 
-// unknownLot looks closer when Redis does not have a lot: a lot that the ledger has never heard of does not exist. Where
-// the ledger cannot be asked, or knows the lot, and for every other error, err stays as it is.
-func (a *app) unknownLot(ctx context.Context, lot drop.LotID, err error) error {
+// aboutLot says more about an error that concerns a lot: its hint names the lot, and a lot that neither Redis nor the
+// ledger has does not exist. Where the ledger cannot be asked, Redis' word stays.
+func (a *app) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
+	err = named(err, "LOT", string(lot))
 	if !fault.Is(err, fault.LotNotLoaded) {
 		return err
 	}
@@ -93,4 +95,13 @@ func (a *app) unknownLot(ctx context.Context, lot drop.LotID, err error) error {
 		return err
 	}
 	return fault.New(fault.NotFound, "there is no lot %s", lot)
+}
+
+// named puts a name into an error's hint, where it can only say LOT or ID. A hint that repeats a command stays as typed.
+func named(err error, word, name string) error {
+	if fault.Is(err, fault.OutcomeUnknown) {
+		return err
+	}
+	hint := regexp.MustCompile(" "+word+"(;|,|$)").ReplaceAllString(fault.HintOf(err), " "+name+"${1}") // no id holds a $
+	return fault.As(err).WithHint("%s", hint)
 }

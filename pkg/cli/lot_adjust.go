@@ -81,7 +81,7 @@ func (a *app) adjustLot(ctx context.Context, q stock.AdjustRequest) error {
 		return state, err
 	})
 	if err != nil {
-		return a.unknownLot(ctx, q.Lot, err)
+		return a.aboutLot(ctx, q.Lot, err)
 	}
 	v := adjustView{viewLot(state), "changed"}
 	switch {

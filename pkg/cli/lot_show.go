@@ -39,7 +39,7 @@ func (a *app) showLot(ctx context.Context, lot drop.LotID) error {
 	defer cancel()
 	state, err := s.Lot(ctx, lot)
 	if err != nil {
-		return a.unknownLot(ctx, lot, err)
+		return a.aboutLot(ctx, lot, err)
 	}
 	return a.print(viewLot(state))
 }

@@ -140,7 +140,7 @@ func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot
 	v := statusChangeView{Lot: lot, Status: c.status, Result: "changed"}
 	switch {
 	case err != nil:
-		f := fault.As(a.unknownLot(ctx, lot, err))
+		f := fault.As(a.aboutLot(ctx, lot, err))
 		return statusChangeView{Lot: lot, Result: "failed", Code: f.Code, Message: f.Error(), Hint: fault.HintOf(f), err: f}
 	case same:
 		v.Result = "unchanged"

@@ -85,14 +85,14 @@ func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, again string, 
 	if dryRun {
 		v, err := planReserve(ctx, s, q)
 		if err != nil {
-			return a.unknownLot(ctx, q.Lot, err)
+			return a.aboutLot(ctx, q.Lot, err)
 		}
 		return a.print(v)
 	}
 	a.note("target: lot %s on %s", q.Lot, s.Target())
 	out, err := askTwice(ctx, again, func() (drop.Outcome, error) { return s.Reserve(ctx, q) })
 	if err != nil {
-		return a.unknownLot(ctx, q.Lot, fault.As(err).With("key", q.Key))
+		return a.aboutLot(ctx, q.Lot, fault.As(err).With("key", q.Key))
 	}
 	v := viewOutcome(out)
 	v.Key = q.Key

@@ -65,7 +65,7 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 	defer cancel()
 	out, err := askTwice(ctx, a.again(), func() (drop.Outcome, error) { return s.Settle(ctx, q) })
 	if err != nil {
-		return a.unknownLot(ctx, q.ID.Lot, err)
+		return a.aboutLot(ctx, q.ID.Lot, named(err, "ID", id))
 	}
 	if l != nil {
 		if err := awaitRecorded(ctx, l, out.Reservation, a.again()); err != nil {
@@ -91,7 +91,7 @@ func (a *app) planSettle(ctx context.Context, s *stock.Stock, q drop.SettleReque
 	defer cancel()
 	r, lot, err := reservationNow(ctx, s, q.ID)
 	if err != nil {
-		return a.unknownLot(ctx, q.ID.Lot, err)
+		return a.aboutLot(ctx, q.ID.Lot, err)
 	}
 	if !lot.Sells() {
 		return fault.New(fault.LotFrozen, "lot %s is frozen: %s", q.ID.Lot, lot.FreezeReason()).WithHint("what it means: dropctl explain %s", lot.FreezeReason())
@@ -100,7 +100,7 @@ func (a *app) planSettle(ctx context.Context, s *stock.Stock, q drop.SettleReque
 		q.Late = lot.Late
 	}
 	if code := unfit(r.State, q); code != "" {
-		return fault.New(code, "the reservation is %s (%d units)", r.State, r.Qty)
+		return named(fault.New(code, "the reservation is %s (%d units)", r.State, r.Qty), "ID", q.ID.String())
 	}
 	v := viewAt(r, lot.Now)
 	v.DryRun = true
