@@ -79,7 +79,7 @@ local function read_lot(id, k)
     return nil, 'lot_frozen', 'clock'
   end
   return { id = id, k = k, available = tonumber(available), held = tonumber(held), seq = tonumber(seq), due = tonumber(due), epoch = epoch, status = status,
-    limit = tonumber(limit), hold = hold, max_hold = tonumber(max_hold), window = window, late = late,
+    limit = tonumber(limit), hold = hold, max_hold = max_hold, window = window, late = late,
     now = math.max(now, mark), now_s = now < mark and fmt('%d', mark) or now_s, res = {}, dues = {} }
 end
 

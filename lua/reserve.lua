@@ -7,7 +7,7 @@
 --       attempt, "@user", "h user asked qty " (the constant part of the record), "\tkey\tactor\t0\n" (the event's tail),
 --       "qty 0 attempt" (the user record of one who has nothing yet), qty, hold in ms (0: the lot's own).
 --       Attempts and users are distinct within a lot.
--- Reply ok, detail, now, then for each lot "epoch available limit" (or "!" and "code detail") and one line a request:
+-- Reply ok, detail, now, then for each lot "" (or "!" and "code detail") and one line a request:
 --       + left n deadline      held
 --       = left record          the key is known: its reservation as it is now
 --       ! code a b             refused; hold_exists: left, attempt, record; customer_limit: left; sold_out: left, available; invalid: max_hold
@@ -19,12 +19,17 @@ if shut then return shut end
 local full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure'
 local budget = tonumber(ARGV[5])
 
--- malformed: whether the requests of a lot, which start at ARGV[at], are not what the contract says.
-local function malformed(n, at)
+-- quantities: the quantities of a lot's requests, which start at ARGV[at], and their sum; nil if a request is not what
+-- the contract says.
+local function quantities(n, at)
+  local qtys, sum = {}, 0
   for i = at, at + n - 1 do
-    local qty, hold = tonumber(ARGV[i + 5 * n]), tonumber(ARGV[i + 6 * n])
-    if #ARGV[i] ~= ATTEMPT or not qty or not hold or not (qty >= 1 and qty <= 1e9 and qty % 1 == 0 and hold >= 0 and hold <= 1e11) then return true end
+    local qty, hold = tonumber(ARGV[i + 5 * n]), ARGV[i + 6 * n]
+    if #ARGV[i] ~= ATTEMPT or not qty or not (qty >= 1 and qty <= 1e9 and qty % 1 == 0) or not match(hold or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?$') then return nil end
+    qtys[#qtys + 1] = qty
+    sum = sum + qty
   end
+  return qtys, sum
 end
 
 -- closed: why the lot takes no new hold, or nil.
@@ -77,7 +82,7 @@ local function refuse(L, u, live, qty, hold)
   local may = left(L, u)
   if live then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
   if may >= 0 and qty > may then return '!\tcustomer_limit\t' .. may end
-  if tonumber(hold) > L.max_hold then return '!\tinvalid\t' .. L.max_hold end
+  if hold ~= '0' and tonumber(hold) > tonumber(L.max_hold) then return '!\tinvalid\t' .. L.max_hold end
   if qty > L.available then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 
@@ -91,10 +96,10 @@ end
 
 local function reserve_lot(L)
   local n, at, known = L.n, L.at, L.known
-  local a_user, a_const, a_tail, a_fresh, a_qty, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n, at + 6 * n
+  local a_user, a_const, a_tail, a_fresh, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 6 * n
   local res, out, tails, dues = L.res, {}, {}, {}
   for i = 0, n - 1 do
-    local attempt, record, text, qty, hold = ARGV[at + i], known[i + 1], known[n + i + 1], tonumber(ARGV[a_qty + i]), ARGV[a_hold + i]
+    local attempt, record, text, qty, hold = ARGV[at + i], known[i + 1], known[n + i + 1], L.qtys[i + 1], ARGV[a_hold + i]
     local u = (text or record) and parse_user(text)
     local answer
     if record then
@@ -122,17 +127,18 @@ local function reserve_lot(L)
     out[i + 1] = answer
   end
   for _, due in pairs(dues) do file_due(L, due.at, concat(due)) end
-  return L.epoch .. '\t' .. fmt('%d', L.available) .. '\t' .. L.limit, concat(out, '\n')
+  return concat(out, '\n')
 end
 
 -- Look at every lot before the first write.
 local lots, reply, at = {}, { 'ok', '', now_s }, 7
 for j = 1, tonumber(ARGV[6]) do
   local n = tonumber(ARGV[at + 1])
-  if malformed(n, at + 2) then return { 'invalid', ARGV[at] } end
+  local qtys, wanted = quantities(n, at + 2)
+  if not qtys then return { 'invalid', ARGV[at] } end
   local L, code, detail = read_lot(ARGV[at], 2 + 3 * j)
   if L then
-    L.n, L.at, L.slot = n, at + 2, 2 + 2 * j
+    L.n, L.at, L.slot, L.qtys, L.wanted = n, at + 2, 2 + 2 * j, qtys, wanted
     lots[#lots + 1] = L
   else
     reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
@@ -142,15 +148,13 @@ end
 
 -- Take back what the requests of a lot may need, then read the records of their attempts and users.
 for _, L in ipairs(lots) do
-  local wanted = 0
-  for i = L.at + 5 * L.n, L.at + 6 * L.n - 1 do wanted = wanted + ARGV[i] end
   L.shut_by = closed(L)
-  if wanted > L.available and not L.shut_by then
+  if L.wanted > L.available and not L.shut_by then
     local _
-    _, L.more = take_back(L, wanted, budget)
+    _, L.more = take_back(L, L.wanted, budget)
   end
 end
 for _, L in ipairs(lots) do L.known = call('HMGET', KEYS[L.k + 1], unpack(ARGV, L.at, L.at + 2 * L.n - 1)) end
-for _, L in ipairs(lots) do reply[L.slot], reply[L.slot + 1] = reserve_lot(L) end
+for _, L in ipairs(lots) do reply[L.slot], reply[L.slot + 1] = '', reserve_lot(L) end
 save(lots)
 return reply

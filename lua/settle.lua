@@ -8,7 +8,7 @@
 --       extend: ms; refund: units in all, -1 all), payment reference (refund: "1" restock, "0" not), late ('' the lot's),
 --       digest of the reference, "actor\treason".
 --       Attempts are distinct within a lot.
--- Reply ok, detail, now, then for each lot "epoch available limit" (or "!" and "code detail") and one line a request:
+-- Reply ok, detail, now, then for each lot "" (or "!" and "code detail") and one line a request:
 --       + left record | = left record (already so) | ! code a b c | again
 --       refusals: hold_exists: left, attempt, record; customer_limit: left; sold_out: left, available; others: left, record
 -- Flags allow-oom: giving units back must work when memory is full.
@@ -191,7 +191,7 @@ local function extend(L, q)
     local codes = { c = 'already_confirmed', r = 'already_released', f = 'already_refunded', x = 'hold_expired' }
     return refused(L, q, codes[r.s])
   end
-  local deadline = math.max(r.deadline, math.min(L.now + q.number, r.created + L.max_hold))
+  local deadline = math.max(r.deadline, math.min(L.now + q.number, r.created + tonumber(L.max_hold)))
   if deadline == r.deadline then return done(L, q, '=') end
   r.deadline, r.last = deadline, next_seq(L)
   event(q, 'e', r.last, r, r.user, r.qty, '\t' .. fmt('%d', deadline))
@@ -290,7 +290,7 @@ local function settle_lot(L, qs)
   if L.named then
     for name, u in pairs(L.counters) do put_user(L, name, u) end
   end
-  return L.epoch .. '\t' .. fmt('%d', L.available) .. '\t' .. L.limit, concat(out, '\n')
+  return concat(out, '\n')
 end
 
 -- Look at every lot before the first write.
@@ -325,7 +325,7 @@ for _, L in ipairs(lots) do
   L.counters = users_of(L, L.qs)
 end
 for _, L in ipairs(lots) do
-  reply[L.slot], reply[L.slot + 1] = settle_lot(L, L.qs)
+  reply[L.slot], reply[L.slot + 1] = '', settle_lot(L, L.qs)
 end
 save(lots)
 return reply
