@@ -9,8 +9,8 @@ import (
 )
 
 func TestEventsFoldInOrder(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "g:truffle", 10)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 10)
 	a, b, c, d := r.hold("ann", 3), r.hold("bob", 2), r.hold("cid", 1), r.hold("dan", 4)
 	r.confirm(a, 2, "pay-a") // one unit back
 	r.extend(b)
@@ -27,12 +27,12 @@ func TestEventsFoldInOrder(t *testing.T) {
 	if got.Folded != 15 || got.Waiting+got.Dead+got.Duplicates != 0 {
 		t.Errorf("applied %+v", got)
 	}
-	wantTotals(t, l, "g:truffle", 20, r.held, r.sold)
-	lot := lotOf(t, l, "g:truffle")
-	if lot.Status != drop.Paused || lot.AdjustActor != "olga" || lot.Watermark != (drop.Watermark{Epoch: 1, Seq: 15}) || !lot.Seen || !lot.EventAt.Equal(r.now) {
-		t.Errorf("lot %+v", lot)
+	wantTotals(t, l, lot, 20, r.held, r.sold)
+	state := lotOf(t, l, lot)
+	if state.Status != drop.Paused || state.AdjustActor != "olga" || state.Watermark != (drop.Watermark{Epoch: 1, Seq: 15}) || !state.Seen || !state.EventAt.Equal(r.now) {
+		t.Errorf("lot %+v", state)
 	}
-	found, err := l.ReservationsByID(t.Context(), []drop.ReservationID{a.ID, b.ID, c.ID, d.ID, {Lot: "g:truffle", Attempt: "x", N: 2}})
+	found, err := l.ReservationsByID(t.Context(), []drop.ReservationID{a.ID, b.ID, c.ID, d.ID, {Lot: lot, Attempt: "x", N: 2}})
 	if err != nil || len(found) != 4 {
 		t.Fatalf("%d reservations, %v", len(found), err)
 	}
@@ -48,11 +48,11 @@ func TestEventsFoldInOrder(t *testing.T) {
 	if got := found[b.ID]; !got.Deadline.Equal(b.Deadline) || got.Key == "" || got.User != "bob" {
 		t.Errorf("b is %+v", got)
 	}
-	if got := dueRefs(t, l, ""); got != "paid_late:pay-c:1" {
+	if got := dueRefs(t, l, lot); got != "paid_late:pay-c:1" {
 		t.Errorf("refunds due: %s", got)
 	}
 	finalise(t, l)
-	if s := salesOf(t, l, "g:truffle"); s.Sold != 4 || s.Net != 4 || s.Open != 0 {
+	if s := salesOf(t, l, lot); s.Sold != 4 || s.Net != 4 || s.Open != 0 {
 		t.Errorf("sales %+v", s)
 	}
 }
@@ -91,25 +91,25 @@ func TestEventsBehindAGapWaitUntilItFills(t *testing.T) {
 }
 
 func TestALongWaitingRunIsFoldedByThePass(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "lot", 1_000_000)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 1_000_000)
 	for range runLimit + 50 {
 		r.hold("ann", 1)
 	}
 	ev := r.take()
 	apply(t, l, ev[2:]...)
 	apply(t, l, ev[0], ev[1])
-	if lot := lotOf(t, l, "lot"); lot.Waiting == 0 {
+	if lot := lotOf(t, l, lot); lot.Waiting == 0 {
 		t.Fatal("the run was too short for this test")
 	}
 	n, err := l.FoldWaiting(t.Context())
-	if lot := lotOf(t, l, "lot"); err != nil || n == 0 || lot.Waiting != 0 || lot.Held != runLimit+50 {
+	if lot := lotOf(t, l, lot); err != nil || n == 0 || lot.Waiting != 0 || lot.Held != runLimit+50 {
 		t.Errorf("folded %d, %v: %+v", n, err, lot)
 	}
 }
 
 func TestTwoEventsAtOnePlaceAreAFork(t *testing.T) {
-	l, _ := newLedger(t)
+	l := sharedLedger(t)
 	for name, order := range map[string]func(l *Ledger, first, second drop.Event){
 		"in one call":  func(l *Ledger, a, b drop.Event) { apply(t, l, a, b) },
 		"in two calls": func(l *Ledger, a, b drop.Event) { apply(t, l, a); apply(t, l, b) },
@@ -149,7 +149,7 @@ func fixN(ev *drop.Event) { ev.Reservation.N = ev.Seq }
 
 // What Redis did after the watermark at which an epoch was closed is a ghost, whenever it arrives.
 func TestEventsOfAClosedEpochAreGhosts(t *testing.T) {
-	l, _ := newLedger(t)
+	l := sharedLedger(t)
 	for name, early := range map[string]bool{"waiting when it closes": true, "arriving afterwards": false} {
 		t.Run(name, func(t *testing.T) {
 			lot := newLot()
@@ -188,8 +188,8 @@ func TestEventsOfAClosedEpochAreGhosts(t *testing.T) {
 
 // Redis lost a confirmation and was told again: the ghost of the second must not be refunded.
 func TestAGhostOfARecordedPaymentIsNotDue(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "lot", 10)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 10)
 	a := r.hold("ann", 1)
 	r.confirm(a, 1, "pay")
 	apply(t, l, r.take()...)
@@ -197,17 +197,17 @@ func TestAGhostOfARecordedPaymentIsNotDue(t *testing.T) {
 	a.State = drop.Held
 	fork := r.emit(drop.Event{Kind: drop.KindConfirmed, Reservation: a.ID, User: "ann", Qty: 1, Ref: "pay", Actor: "again"})
 	apply(t, l, fork)
-	wantStopped(t, l, "lot", fault.StopFork)
-	issue(t, l, "lot")
-	if got := dueRefs(t, l, "lot"); got != "" {
+	wantStopped(t, l, lot, fault.StopFork)
+	issue(t, l, lot)
+	if got := dueRefs(t, l, lot); got != "" {
 		t.Errorf("refunds due: %s", got)
 	}
 }
 
 // The buyer of a fork that lost must be paid back once the epoch is closed, and the fork must not stop the next life.
 func TestAForksConfirmationIsDueWhenItsEpochCloses(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "lot", 10)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 10)
 	a := r.hold("ann", 1)
 	r.confirm(a, 1, "pay-ann")
 	apply(t, l, r.take()...)
@@ -216,14 +216,14 @@ func TestAForksConfirmationIsDueWhenItsEpochCloses(t *testing.T) {
 	r.confirm(b, 1, "pay-bob")
 	fork := r.take()
 	apply(t, l, fork[0])
-	r.load(issue(t, l, "lot"))
+	r.load(issue(t, l, lot))
 	apply(t, l, r.take()...)
 	apply(t, l, fork...)
-	wantStopped(t, l, "lot", "")
-	if got := dueRefs(t, l, "lot"); got != "ghost:pay-bob:1" {
+	wantStopped(t, l, lot, "")
+	if got := dueRefs(t, l, lot); got != "ghost:pay-bob:1" {
 		t.Errorf("refunds due: %s", got)
 	}
-	wantTotals(t, l, "lot", 10, 0, 1)
+	wantTotals(t, l, lot, 10, 0, 1)
 }
 
 func TestAConfirmationBeyondTheCapacityIsRejected(t *testing.T) {
@@ -264,16 +264,16 @@ func TestAConfirmationBeyondTheCapacityIsRejected(t *testing.T) {
 
 // A hold that never counted must not take units with it when it ends, and is gone after a rebuild.
 func TestARejectedHoldCountsNowhere(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "lot", 1)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 1)
 	a, b, c := r.hold("ann", 1), r.hold("bob", 1), r.hold("cid", 1)
 	r.expire(b)
 	apply(t, l, r.take()...)
-	wantTotals(t, l, "lot", 1, 1, 0)
-	r.load(issue(t, l, "lot"))
+	wantTotals(t, l, lot, 1, 1, 0)
+	r.load(issue(t, l, lot))
 	r.release(a, 0)
 	apply(t, l, r.take()...)
-	wantTotals(t, l, "lot", 1, 0, 0)
+	wantTotals(t, l, lot, 1, 0, 0)
 	found, err := l.ReservationsByID(t.Context(), []drop.ReservationID{a.ID, b.ID, c.ID})
 	if err != nil || found[a.ID].State != drop.Released || found[b.ID].State != drop.Expired || found[c.ID].State != drop.Expired {
 		t.Errorf("%+v, %v", found, err)
@@ -281,7 +281,7 @@ func TestARejectedHoldCountsNowhere(t *testing.T) {
 }
 
 func TestWhatDoesNotFitStopsItsLotAlone(t *testing.T) {
-	l, _ := newLedger(t)
+	l := sharedLedger(t)
 	ghost := &drop.Reservation{ID: drop.ReservationID{Lot: "bad", Attempt: drop.AttemptOf("bad", "u", "k"), N: 1}, Qty: 1}
 	for name, c := range map[string]struct {
 		write func(r *redis, held, sold *drop.Reservation)
@@ -321,7 +321,7 @@ func TestWhatDoesNotFitStopsItsLotAlone(t *testing.T) {
 }
 
 func TestALoadMustAgreeWithTheClosedEpoch(t *testing.T) {
-	l, _ := newLedger(t)
+	l := sharedLedger(t)
 	for name, spoil := range map[string]func(*Issued){
 		"held":     func(i *Issued) { i.Lot.Held-- },
 		"sold":     func(i *Issued) { i.Lot.Sold++ },
@@ -393,19 +393,19 @@ func TestWhatBelongsToNoLotIsKept(t *testing.T) {
 }
 
 func TestPoisonStopsItsLot(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "lot", 10)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 10)
 	apply(t, l, r.take()...)
-	poison := []drop.Poison{{Lot: "lot", Epoch: 1, Raw: "*\tq", Reason: "the kind is unknown"}}
+	poison := []drop.Poison{{Lot: lot, Epoch: 1, Raw: "*\tq", Reason: "the kind is unknown"}}
 	if got, err := l.Apply(t.Context(), nil, poison); err != nil || len(got.Stopped) != 1 {
 		t.Fatalf("applied %+v, %v", got, err)
 	}
-	wantStopped(t, l, "lot", fault.StopUnfoldable)
-	r.load(issue(t, l, "lot"))
+	wantStopped(t, l, lot, fault.StopUnfoldable)
+	r.load(issue(t, l, lot))
 	if _, err := l.Apply(t.Context(), r.take(), poison); err != nil { // the line comes again from the old life
 		t.Fatal(err)
 	}
-	wantStopped(t, l, "lot", "")
+	wantStopped(t, l, lot, "")
 }
 
 func TestEpochs(t *testing.T) {
@@ -451,8 +451,8 @@ func TestEpochs(t *testing.T) {
 }
 
 func TestJournalPages(t *testing.T) {
-	l, _ := newLedger(t)
-	r := seeded(t, l, "lot", 10)
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 10)
 	for range 5 {
 		r.hold("ann", 1)
 	}
@@ -461,7 +461,7 @@ func TestJournalPages(t *testing.T) {
 	var got []drop.Event
 	var at drop.Watermark
 	for {
-		page, err := l.Journal(t.Context(), "lot", at, 4)
+		page, err := l.Journal(t.Context(), lot, at, 4)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,7 @@ func TestALeaseRunsOut(t *testing.T) {
 
 // Several workers finalise while refunds are folded: every sale ends once and the sums agree.
 func TestFinalisingRacesWithRefunds(t *testing.T) {
-	l, _ := newLedger(t)
+	l := sharedLedger(t)
 	lot := newLot()
 	r := seeded(t, l, lot, 10_000)
 	var bought []*drop.Reservation

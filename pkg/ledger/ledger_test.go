@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,6 +55,28 @@ func newLedger(t testing.TB) (*Ledger, testkit.Database) {
 	t.Helper()
 	db := migrated(t)
 	return open(t, db), db
+}
+
+var shared struct {
+	sync.Once
+	db testkit.Database
+}
+
+// sharedLedger opens a ledger on the database that tests share who keep to lots of their own: making and
+// migrating one takes longer than most tests. It goes with the process's server.
+func sharedLedger(t testing.TB) *Ledger {
+	t.Helper()
+	shared.Do(func() {
+		db := testkit.Database{Server: testkit.Postgres(t).Server, Name: "ledger_tests"}
+		if err := db.Server.CreateDatabase(t.Context(), db.Name); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := MigrateUp(t.Context(), Options{URL: db.URL(lab.Owner)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
+			t.Fatal(err)
+		}
+		shared.db = db
+	})
+	return open(t, shared.db)
 }
 
 var lotsNamed atomic.Int64
