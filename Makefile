@@ -40,8 +40,8 @@ fuzz: ## run every fuzzer for FUZZTIME (10s)
 	done
 
 .PHONY: bench
-bench: deps ## measure the speed bars; exit 6 when one is missed (needs a quiet machine)
-	@go run ./cmd/dropctl bench
+bench: deps build ## measure the speed bars; exit 6 when one is missed (needs a quiet machine)
+	@bin/dropctl bench
 
 .PHONY: lint
 lint: $(golangci_lint) ## check format, vet for three systems, linters, go.mod
@@ -63,14 +63,21 @@ completions: ## write the shell completions anew
 	go run ./cmd/dropctl completion zsh > completions/_dropctl
 	go run ./cmd/dropctl completion fish > completions/dropctl.fish
 
-# The release tool wants a remote; a clone without one gets it for this command only.
+# In a clone: the tool wants a remote, and what is not committed is not released.
 .PHONY: release-check
-release-check: $(goreleaser) ## check the release file and build all archives into ./dist
-	@if ! git remote get-url origin >/dev/null 2>&1; then \
-		export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=remote.origin.url \
-			GIT_CONFIG_VALUE_0=https://github.com/dropctl/dropctl; \
-	fi; \
-	$(goreleaser) check && $(goreleaser) release --snapshot --clean --skip=publish
+release-check: $(goreleaser) ## check the release file, build all archives of HEAD and look into them
+	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; trap 'exit 130' INT TERM; \
+	git clone --quiet . "$$folder/dropctl"; cd "$$folder/dropctl"; \
+	git remote set-url origin https://github.com/dropctl/dropctl; \
+	$(goreleaser) check; \
+	$(goreleaser) release --snapshot --clean --skip=publish; \
+	for system in linux darwin; do for cpu in amd64 arm64; do \
+		list=$$(tar -tzf dist/dropctl_*_$${system}_$$cpu.tar.gz); \
+		for file in dropctl README.md LICENSE completions/dropctl.bash completions/_dropctl completions/dropctl.fish; do \
+			echo "$$list" | grep -qx "$$file" || { echo "$$file is missing in the archive for $$system $$cpu" >&2; exit 1; }; \
+		done; \
+	done; done; \
+	ls -l dist/*.tar.gz dist/*.zip dist/*_checksums.txt
 
 .PHONY: clean
 clean: ## remove what the other targets built
