@@ -12,10 +12,11 @@ import (
 
 // sight is what one look saw of a lot. The ledger was read before Redis, so Redis is never behind in a sound system.
 type sight struct {
-	lot    drop.LotID
-	ledger *LedgerLot     // nil: the ledger does not know the lot
-	redis  *drop.LotState // nil: Redis has not the lot
-	events []drop.Event   // behind the ledger's watermark, from the outbox and from what waits in the ledger
+	lot     drop.LotID
+	ledger  *LedgerLot     // nil: the ledger does not know the lot
+	redis   *drop.LotState // nil: Redis has not the lot
+	damaged string         // why what Redis has of the lot cannot be read
+	events  []drop.Event   // behind the ledger's watermark, from the outbox and from what waits in the ledger
 }
 
 // span is a run of seqs of which no event was found.
@@ -102,6 +103,9 @@ func judge(s sight, maxLag time.Duration) Row {
 		row.Redis = &Side{s.redis.Watermark, s.redis.Totals}
 	}
 	switch {
+	case s.damaged != "":
+		row.Verdict = fault.VerdictDrift
+		row.Evidence = []Evidence{{Check: "lot", Note: s.damaged}}
 	case s.ledger == nil:
 		row.Verdict = fault.VerdictDrift
 		row.Evidence = []Evidence{{Check: "lot", Redis: "has it", Note: "the ledger does not know this lot"}}

@@ -9,6 +9,7 @@ package reconcile
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -174,14 +175,14 @@ func (r *run) look(ctx context.Context, lots []drop.LotID) ([]sight, error) {
 	if err != nil {
 		return nil, err
 	}
-	states, err := r.stock.LotStates(ctx, lots)
+	states, damaged, err := r.states(ctx, lots)
 	if err != nil {
 		return nil, err
 	}
 	sights := make([]sight, len(lots))
 	byLot := map[drop.LotID]*sight{}
 	for i, lot := range lots {
-		sights[i].lot = lot
+		sights[i].lot, sights[i].damaged = lot, damaged[lot]
 		byLot[lot] = &sights[i]
 		if state, ok := states[lot]; ok {
 			sights[i].redis = &state
@@ -204,6 +205,28 @@ func (r *run) look(ctx context.Context, lots []drop.LotID) ([]sight, error) {
 		byLot[lot].events = events[lot]
 	}
 	return sights, nil
+}
+
+// states takes a snapshot of each lot. One whose fields make no sense is a finding about that lot, and must not
+// keep the others from being looked at.
+func (r *run) states(ctx context.Context, lots []drop.LotID) (states map[drop.LotID]drop.LotState, damaged map[drop.LotID]string, err error) {
+	states, err = r.stock.LotStates(ctx, lots)
+	if fault.CodeOf(err) != fault.Failed {
+		return states, nil, err
+	}
+	states, damaged = map[drop.LotID]drop.LotState{}, map[drop.LotID]string{}
+	for _, lot := range lots {
+		one, err := r.stock.LotStates(ctx, []drop.LotID{lot})
+		switch {
+		case fault.CodeOf(err) == fault.Failed:
+			damaged[lot] = err.Error()
+		case err != nil:
+			return nil, nil, err
+		default:
+			maps.Copy(states, one)
+		}
+	}
+	return states, damaged, nil
 }
 
 // eventsSince collects the events behind the watermarks from the outbox, and from what waits in the ledger

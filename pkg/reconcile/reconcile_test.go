@@ -51,6 +51,7 @@ var faults = []planted{
 		testkit.Plant(t, s.redis, s.key(t, "lot", lot), "limit", 77)
 	}, fault.VerdictDrift, "limit", true},
 	{"seq jumps ahead", func(t *testing.T, s *shop, lot drop.LotID) { testkit.Plant(t, s.redis, s.key(t, "lot", lot), "seq", 3) }, fault.VerdictDrift, "events", true},
+	{"the lot is garbage", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HSET", s.key(t, "lot", lot), "live", "?") }, fault.VerdictDrift, "lot", true},
 	{"the lot is deleted", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "DEL", s.key(t, "lot", lot)) }, fault.VerdictMissing, "lot", true},
 	{"the ledger counts another hold", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.db.SQL(t, fmt.Sprintf(`UPDATE lots SET held = held + 1 WHERE lot = '%s'`, lot))
@@ -316,8 +317,8 @@ func TestNoFalseDriftUnderLiveTraffic(t *testing.T) {
 	}
 	cancel()
 	crowd.Wait()
-	s.drain(t)
 	stop()
+	s.drain(t)
 	report := s.reconcile(t, reconcile.Options{Deep: true})
 	if report.Err() != nil || report.OK != len(lots) {
 		t.Errorf("at the end: %+v", report)
