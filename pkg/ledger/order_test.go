@@ -183,7 +183,11 @@ func TestWorkersNeverWaitInACircle(t *testing.T) {
 // Every order of a short history, each event alone.
 func TestEveryPermutationEndsAsInOrder(t *testing.T) {
 	l, db := newLedger(t)
+	tried := 0
 	permute([]int{0, 1, 2, 3, 4}, func(order []int) {
+		if tried++; testing.Short() && tried%5 != 0 {
+			return
+		}
 		lot := newLot()
 		r := seeded(t, l, lot, 5)
 		a := r.hold("ann", 2)
