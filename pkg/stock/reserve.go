@@ -82,7 +82,7 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 	e := &fault.Error{Code: code}
 	switch code {
 	case fault.SoldOut:
-		e = fault.New(code, "lot %s has %d of %d units left", lot, number(1), qty).With("available", number(1)).With("remaining", number(0))
+		e = fault.New(code, "lot %s has %d of %d units left", lot, number(1), qty).With("available", number(1)).With("remaining", remaining(number(0)))
 	case fault.CustomerLimit:
 		e = fault.New(code, "the user may take %d more of lot %s", number(0), lot).With("remaining", number(0))
 	case fault.HoldExists:
@@ -112,6 +112,14 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 	return e
 }
 
+// remaining is how many more units the user may take; null where the lot has no limit.
+func remaining(left int64) any {
+	if left < 0 {
+		return nil
+	}
+	return left
+}
+
 func holdExists(lot drop.LotID, left int64, attempt, record string) error {
 	r, err := parseRecord(lot, attempt, record)
 	if err != nil {
@@ -119,5 +127,5 @@ func holdExists(lot drop.LotID, left int64, attempt, record string) error {
 	}
 	return fault.New(fault.HoldExists, "the user already holds %d of lot %s until %s", r.Qty, lot, r.Deadline.Format(time.RFC3339)).
 		WithHint("confirm or release it first: dropctl reservation show %s", r.ID).
-		With("reservation", r.ID.String()).With("deadline", r.Deadline).With("remaining", left)
+		With("reservation", r.ID.String()).With("deadline", r.Deadline).With("remaining", remaining(left))
 }
