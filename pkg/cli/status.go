@@ -162,7 +162,7 @@ func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installati
 		if err != nil {
 			return err
 		}
-		f.outbox = append(f.outbox, drop.OutboxState(out))
+		f.outbox = append(f.outbox, out)
 	}
 	var ids []drop.LotID
 	for _, lot := range f.lots {

@@ -172,10 +172,11 @@ const (
 
 // Poison is a line of an entry that is not an event. Lot is set where the line's lot is known.
 type Poison struct {
-	Lot    LotID
-	Epoch  int64
-	Raw    string
-	Reason string
+	Installation string // as the entry says; "" where it says nothing
+	Lot          LotID
+	Epoch        int64
+	Raw          string
+	Reason       string
 }
 
 // Decode returns the events of an entry, and what in it is not an event. It accepts only what Line writes:
@@ -189,7 +190,7 @@ func (en Entry) Decode() (events []Event, poison []Poison) {
 			id, e, err := decodeLotHeader(fields)
 			lot, epoch = id, e
 			if err != nil {
-				poison = append(poison, Poison{Raw: line, Reason: err.Error()})
+				poison = append(poison, Poison{Installation: en.Installation, Raw: line, Reason: err.Error()})
 			}
 			continue
 		}
@@ -202,7 +203,7 @@ func (en Entry) Decode() (events []Event, poison []Poison) {
 			err = fault.New(fault.Invalid, "the line is not in canonical form")
 		}
 		if err != nil {
-			poison = append(poison, Poison{Lot: lot, Epoch: epoch, Raw: line, Reason: err.Error()})
+			poison = append(poison, Poison{Installation: en.Installation, Lot: lot, Epoch: epoch, Raw: line, Reason: err.Error()})
 			continue
 		}
 		events = append(events, ev)

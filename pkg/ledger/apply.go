@@ -38,6 +38,11 @@ func (l *Ledger) Apply(ctx context.Context, events []drop.Event, poison []drop.P
 			return Applied{}, fault.New(fault.Foreign, "an event of the lot %s belongs to the installation %q, this ledger to %q", ev.Lot, ev.Installation, l.installation.ID)
 		}
 	}
+	for _, p := range poison {
+		if p.Installation != "" && p.Installation != l.installation.ID {
+			return Applied{}, fault.New(fault.Foreign, "a line of the outbox belongs to the installation %q, this ledger to %q", p.Installation, l.installation.ID)
+		}
+	}
 	a := newApplication(l.installation.ID, events, poison)
 	if err := l.inTransaction(ctx, a); err != nil {
 		return Applied{}, err

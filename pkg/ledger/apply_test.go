@@ -353,14 +353,19 @@ func TestAnotherInstallationIsRefusedWhole(t *testing.T) {
 	events := r.take()
 	r.installation = "another"
 	r.hold("ann", 1)
-	_, err := l.Apply(t.Context(), append(events, r.take()...), nil)
-	if !fault.Is(err, fault.Foreign) {
-		t.Fatalf("got %v", err)
+	foreign := r.take()
+	poison := []drop.Poison{{Installation: "another", Lot: "lot", Epoch: 1, Raw: "*\tq", Reason: "test"}}
+	for _, err := range []error{second(l.Apply(t.Context(), append(events, foreign...), nil)), second(l.Apply(t.Context(), events, poison))} {
+		if !fault.Is(err, fault.Foreign) {
+			t.Fatalf("got %v", err)
+		}
 	}
 	if got := db.SQL(t, `SELECT (SELECT count(*) FROM reservation_events) + (SELECT count(*) FROM waiting_events) + (SELECT count(*) FROM dead_letters)`); got != "0" {
 		t.Errorf("%s rows were recorded", got)
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 func TestWhatBelongsToNoLotIsKept(t *testing.T) {
 	l, _ := newLedger(t)

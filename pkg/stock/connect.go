@@ -2,6 +2,7 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -150,7 +151,7 @@ func splitHosts(scheme, rest string) (*url.URL, []string, error) {
 
 // urlError returns the cause without the URL, which may hold a password.
 func urlError(err error) string {
-	if ue, ok := err.(*url.Error); ok {
+	if ue, ok := errors.AsType[*url.Error](err); ok {
 		return ue.Err.Error()
 	}
 	return err.Error()

@@ -2,6 +2,7 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ func (l *lane) open(ctx context.Context) error {
 		l.conn = node.Conn()
 		pipe := l.conn.Pipeline()
 		info, owner := pipe.Info(ctx, "server"), pipe.HGet(ctx, l.shard.keys.meta, "owner")
-		if _, err = pipe.Exec(ctx); err != nil && err != redis.Nil {
+		if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 			if isMoved(err) {
 				s.server.moved(ctx)
 			}

@@ -79,7 +79,7 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 	}
 	number := func(i int) int64 { n, _ := strconv.ParseInt(arg(i), 10, 64); return n }
 	code := fault.Code(f[1])
-	e := &fault.Error{Code: code}
+	var e *fault.Error
 	switch code {
 	case fault.SoldOut:
 		e = fault.New(code, "lot %s has %d of %d units left", lot, number(1), qty).With("available", number(1)).With("remaining", remaining(number(0)))

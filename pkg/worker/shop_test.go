@@ -245,8 +245,8 @@ func (s *shop) pending(t testing.TB) (n int64) {
 func (s *shop) door(t testing.TB, lot drop.LotID) (st drop.ShardState) {
 	t.Helper()
 	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
-		now, err := s.stock.ShardState(t.Context(), lot.Shard(shards))
-		st = drop.ShardState(now)
+		var err error
+		st, err = s.stock.ShardState(t.Context(), lot.Shard(shards))
 		return err == nil, errorText(err)
 	})
 	return st

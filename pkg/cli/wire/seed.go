@@ -14,11 +14,6 @@ func SeedStock(s *stock.Stock) seed.Stock { return seedStock{s} }
 
 type seedStock struct{ *stock.Stock }
 
-func (s seedStock) ShardState(ctx context.Context, shard int) (drop.ShardState, error) {
-	st, err := s.Stock.ShardState(ctx, shard)
-	return drop.ShardState(st), err
-}
-
 // Load puts a lot into Redis as long as Redis has none of that id: a plan that was never present.
 func (s seedStock) Load(ctx context.Context, r seed.LoadRequest) error {
 	return s.Stock.Load(ctx, stock.LoadRequest{Definition: r.Definition, Epoch: r.Epoch, Closing: r.Closing, Actor: r.Actor, Reason: r.Reason})
