@@ -26,6 +26,8 @@ type load struct {
 type figure struct {
 	perSecond float64
 	p50, p99  time.Duration
+	answered  int64         // holds, those of the warm-up included
+	serverCPU time.Duration // of the server, for one hold; filled in by whoever knows the server
 }
 
 // hold takes one unit of a lot for a user. It is called by all callers at once.
@@ -39,10 +41,12 @@ func (l load) run(ctx context.Context, take hold) (figure, error) {
 	begin := time.Now().Add(l.warm)
 	end := begin.Add(l.span)
 	took := make([][]time.Duration, l.callers) // a slice each: callers do not wait for one another to take notes
-	var users atomic.Int64
+	var users, answered atomic.Int64
 	var callers sync.WaitGroup
 	for c := range l.callers {
 		callers.Go(func() {
+			mine := int64(0)
+			defer func() { answered.Add(mine) }()
 			for ctx.Err() == nil {
 				n := users.Add(1)
 				lot, user := l.lots[n%int64(len(l.lots))], userName(n)
@@ -54,8 +58,9 @@ func (l load) run(ctx context.Context, take hold) (figure, error) {
 					stop(err)
 					return
 				}
-				if answered := time.Now(); !answered.Before(begin) && answered.Before(end) {
-					took[c] = append(took[c], answered.Sub(asked))
+				mine++
+				if now := time.Now(); !now.Before(begin) && now.Before(end) {
+					took[c] = append(took[c], now.Sub(asked))
 				}
 			}
 		})
@@ -65,6 +70,7 @@ func (l load) run(ctx context.Context, take hold) (figure, error) {
 		return figure{}, err
 	}
 	f := l.figure(took)
+	f.answered = answered.Load()
 	if f.perSecond == 0 {
 		return f, fault.New(fault.Failed, "nobody was answered within %s", l.span)
 	}
@@ -81,7 +87,7 @@ func (l load) figure(took [][]time.Duration) figure {
 	at := func(quantile float64) time.Duration {
 		return time.Duration(latency.ValueAtQuantile(quantile)) * time.Microsecond
 	}
-	return figure{float64(latency.TotalCount()) / l.span.Seconds(), at(50), at(99)}
+	return figure{perSecond: float64(latency.TotalCount()) / l.span.Seconds(), p50: at(50), p99: at(99)}
 }
 
 // userName makes names of 12 bytes, about as long as those of people and their numbers.

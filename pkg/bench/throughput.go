@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -75,7 +76,12 @@ func (m *match) median(of func(figure) float64) float64 {
 
 // rows show the absolute figures behind the bars.
 func (m *match) rows() []Row {
-	return []Row{info(m.name+".throughput", m.perSecond(), "holds/s", m.contender.name), info(m.name+".p99", m.p99(), "ms", m.contender.name)}
+	cpu := m.median(func(f figure) float64 { return float64(f.serverCPU) / float64(time.Microsecond) })
+	return []Row{
+		info(m.name+".throughput", m.perSecond(), "holds/s", m.contender.name),
+		info(m.name+".p99", m.p99(), "ms", m.contender.name),
+		info(m.name+".redis-cpu", cpu, "µs/hold", m.contender.name),
+	}
 }
 
 // play lets a contender run once on the emptied server.
@@ -88,7 +94,32 @@ func (a *arena) play(ctx context.Context, c contender, l load) (_ figure, err er
 		return figure{}, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	return l.run(ctx, take)
+	before, err := a.cpu(ctx)
+	if err != nil {
+		return figure{}, err
+	}
+	f, err := l.run(ctx, take)
+	if err != nil {
+		return f, err
+	}
+	after, err := a.cpu(ctx)
+	f.serverCPU = (after - before) / time.Duration(f.answered)
+	return f, err
+}
+
+// cpu returns the processor time that the server has used so far. Unlike a throughput it hardly depends on what else
+// the machine does.
+func (a *arena) cpu(ctx context.Context) (time.Duration, error) {
+	text, err := a.server.Do(ctx, "INFO", "cpu")
+	if err != nil {
+		return 0, err
+	}
+	user, err1 := strconv.ParseFloat(infoField(text, "used_cpu_user"), 64)
+	system, err2 := strconv.ParseFloat(infoField(text, "used_cpu_sys"), 64)
+	if err1 != nil || err2 != nil {
+		return 0, fault.New(fault.Failed, "the private Redis does not tell its processor time")
+	}
+	return time.Duration((user + system) * float64(time.Second)), nil
 }
 
 // empty removes everything from the server, from its append-only file too.
@@ -176,7 +207,7 @@ func (r *run) rounds(ctx context.Context, a *arena, matches []*match) error {
 			if err != nil {
 				return err
 			}
-			a.tell("  round %d of %d, %s: %.0f holds/s, p50 %s, p99 %s", round+1, r.Rounds, m.name, f.perSecond, f.p50, f.p99)
+			a.tell("  round %d of %d, %s: %.0f holds/s, p50 %s, p99 %s, %s of Redis each", round+1, r.Rounds, m.name, f.perSecond, f.p50, f.p99, f.serverCPU)
 			m.figures = append(m.figures, f)
 		}
 	}
