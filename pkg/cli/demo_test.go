@@ -16,6 +16,7 @@ import (
 )
 
 func TestDemoProvesADropOnServersOfItsOwn(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r := run(t, nil, "demo", "--users", "400", "-q", "-o", "json")
 	if r.exit != 0 || r.err != "" {
 		t.Fatalf("exit %d\n%s%s", r.exit, r.out, r.err)
@@ -48,6 +49,7 @@ func TestDemoProvesADropOnServersOfItsOwn(t *testing.T) {
 }
 
 func TestDemoSaysWhenAGuaranteeBroke(t *testing.T) {
+	t.Parallel() // it mostly waits
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
 		t.Fatal(err)

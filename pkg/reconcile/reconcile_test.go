@@ -299,14 +299,14 @@ func TestNoFalseDriftUnderLiveTraffic(t *testing.T) {
 		crowd.Go(func() { s.shopper(ctx, t, lots, u, &calls) })
 	}
 	crowd.Go(func() { s.operator(ctx, lots) })
-	stop := s.work(t)
+	s.work(t)
 
 	length := 6 * time.Second
 	if testing.Short() {
 		length = 2 * time.Second
 	}
 	passes, records := 0, int64(0)
-	for end := time.Now().Add(length); time.Now().Before(end); passes++ {
+	for end := time.Now().Add(length); time.Now().Before(end) || passes < 6 || calls.Load() < 500; passes++ {
 		report := s.reconcile(t, reconcile.Options{Deep: passes%2 == 1, MaxLag: time.Minute})
 		records += report.Records
 		for _, row := range report.Rows {
@@ -315,17 +315,15 @@ func TestNoFalseDriftUnderLiveTraffic(t *testing.T) {
 			}
 		}
 	}
+	t.Logf("%d passes, %d records compared, %d calls", passes, records, calls.Load())
+	if records == 0 {
+		t.Error("no record was compared")
+	}
 	cancel()
 	crowd.Wait()
-	stop()
-	s.drain(t)
-	report := s.reconcile(t, reconcile.Options{Deep: true})
+	report := s.reconcile(t, reconcile.Options{Deep: true, Wait: time.Minute}) // some holds still expire
 	if report.Err() != nil || report.OK != len(lots) {
 		t.Errorf("at the end: %+v", report)
-	}
-	t.Logf("%d passes, %d records compared, %d calls", passes, records, calls.Load())
-	if passes < 5 || records == 0 || calls.Load() < 500 {
-		t.Error("too little happened to prove anything")
 	}
 }
 

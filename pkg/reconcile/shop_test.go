@@ -84,8 +84,8 @@ func (s *shop) drain(t testing.TB) {
 	}
 }
 
-// work runs a worker until stop is called, or the test ends.
-func (s *shop) work(t testing.TB) (stop func()) {
+// work runs a worker until the test ends.
+func (s *shop) work(t testing.TB) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -93,9 +93,7 @@ func (s *shop) work(t testing.TB) (stop func()) {
 			t.Error(err)
 		}
 	})
-	stop = func() { cancel(); done.Wait() }
-	t.Cleanup(stop)
-	return stop
+	t.Cleanup(func() { cancel(); done.Wait() })
 }
 
 // sell lets users come by, each with one of the ways a hold can go. Every lot gets the same.
