@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -64,8 +65,12 @@ func shelfModel(keepReleased bool) porcupine.Model {
 			switch {
 			case answer.code == fault.Unavailable: // it was not carried out
 				return []any{before}
-			case answer.code == fault.OutcomeUnknown:
+			case answer.code == fault.OutcomeUnknown && answer.reservation.LastSeq == 0:
 				return []any{before, after}
+			case answer.code == fault.OutcomeUnknown: // an event shows that it was
+				if want.code != "" || want.replayed || after.seq != answer.reservation.LastSeq {
+					return nil
+				}
 			case answer != want:
 				return nil
 			}
@@ -196,20 +201,58 @@ func (r *recorder) wish(rng *rand.Rand) wish {
 	return w
 }
 
-// check looks for the order. A call with an unknown outcome may take effect at any later time, or never.
-func (r *recorder) check(model porcupine.Model) porcupine.CheckResult {
-	end := int64(time.Since(r.start))
-	for i, op := range r.history {
-		if op.Output.(told).code == fault.OutcomeUnknown {
-			r.history[i].Return = end
+// check looks for the order. A call whose outcome its caller does not know may have taken effect at any time after it
+// began, or never. The lot's events tell which changes nobody was told of; a call that none of them fits did nothing.
+func (r *recorder) check(model porcupine.Model, events []drop.Event) porcupine.CheckResult {
+	untold := make(map[wish][]int64) // seqs, by kind of call
+	attempts := make(map[string]wish)
+	for user := range shelfUsers {
+		for key := range shelfKeys {
+			attempts[drop.AttemptOf(r.lot, fmt.Sprintf("user-%d", user), fmt.Sprintf("key-%d", key))] = wish{user: user, key: key}
 		}
 	}
-	return porcupine.CheckOperationsTimeout(model, r.history, time.Minute)
+	for _, e := range events {
+		if w, ok := attempts[e.Reservation.Attempt]; ok {
+			w.action = map[drop.Kind]drop.Action{drop.KindConfirmed: drop.ActConfirm, drop.KindReleased: drop.ActRelease}[e.Kind]
+			untold[w] = append(untold[w], e.Seq)
+		}
+	}
+	kind := func(op porcupine.Operation) wish {
+		w := op.Input.(wish)
+		return wish{action: w.action, user: w.user, key: w.key}
+	}
+	unknown := make(map[wish]int)
+	for _, op := range r.history {
+		answer := op.Output.(told)
+		if answer.code == "" && !answer.replayed {
+			untold[kind(op)] = slices.DeleteFunc(untold[kind(op)], func(seq int64) bool { return seq == answer.reservation.LastSeq })
+		}
+		if answer.code == fault.OutcomeUnknown {
+			unknown[kind(op)]++
+		}
+	}
+	end := int64(time.Since(r.start))
+	var history []porcupine.Operation
+	for _, op := range r.history {
+		answer := op.Output.(told)
+		if answer.code == fault.OutcomeUnknown {
+			seqs := untold[kind(op)]
+			if len(seqs) == 0 {
+				continue
+			}
+			if unknown[kind(op)] == 1 {
+				answer.reservation.LastSeq = seqs[0]
+			}
+			op.Output, op.Return = answer, end
+		}
+		history = append(history, op)
+	}
+	return porcupine.CheckOperationsTimeout(model, history, time.Minute)
 }
 
 func TestConcurrentCallsHaveOneOrder(t *testing.T) {
 	server := testkit.Redis(t)
-	direct := openStock(t, server.URL())
+	direct, rdb := openStock(t, server.URL()), rawClient(t, server)
 	proxy := testkit.Proxy(t, server.Addr())
 	faulty := openStock(t, proxy.URL(t, server.URL()))
 	codes := make(map[fault.Code]int)
@@ -227,7 +270,7 @@ func TestConcurrentCallsHaveOneOrder(t *testing.T) {
 			}
 		})
 		faults()
-		if got := r.check(shelfModel(false)); got != porcupine.Ok {
+		if got := r.check(shelfModel(false), wantHistory(t, direct, rdb, lot)); got != porcupine.Ok {
 			for _, op := range r.history {
 				t.Logf("%d..%d client %d: %+v -> %+v", op.Call, op.Return, op.ClientId, op.Input, op.Output)
 			}
@@ -282,10 +325,10 @@ func TestAWrongModelIsFound(t *testing.T) {
 	r.call(t.Context(), 0, wish{user: 2, qty: 3})
 	r.call(t.Context(), 0, wish{user: 0, action: drop.ActRelease, n: r.ids[[2]int{0, 0}]})
 	r.call(t.Context(), 0, wish{user: 2, qty: 3})
-	if got := r.check(shelfModel(false)); got != porcupine.Ok {
+	if got := r.check(shelfModel(false), nil); got != porcupine.Ok {
 		t.Fatalf("the right model: %s", got)
 	}
-	if got := r.check(shelfModel(true)); got != porcupine.Illegal {
+	if got := r.check(shelfModel(true), nil); got != porcupine.Illegal {
 		t.Fatalf("the wrong model: %s", got)
 	}
 }

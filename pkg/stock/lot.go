@@ -185,14 +185,31 @@ type AdjustRequest struct {
 	Reason string
 }
 
+// check validates the numbers, so that the script never meets a capacity out of bounds.
+func (q AdjustRequest) check() error {
+	if (q.By == nil) == (q.To == nil) {
+		return fault.New(fault.Usage, "an adjustment needs either by or to").WithHint("use --by ±N --expect M or --to N --expect M")
+	}
+	if err := drop.CheckUnits("expect", q.Expect, 0); err != nil {
+		return err
+	}
+	if q.To != nil {
+		return drop.CheckUnits("to", *q.To, 0)
+	}
+	if *q.By < -drop.MaxUnits || *q.By > drop.MaxUnits-q.Expect {
+		return fault.New(fault.Invalid, "by %d leads out of range", *q.By).WithField("by").WithHint("a lot has 0 to %d units", drop.MaxUnits)
+	}
+	return nil
+}
+
 // Adjust changes the capacity. It returns the lot as it then is (with DryRun: as it would be) and whether it was so before.
 func (s *Stock) Adjust(ctx context.Context, q AdjustRequest) (drop.LotState, bool, error) {
+	if err := q.check(); err != nil {
+		return drop.LotState{}, false, err
+	}
 	mode, number := "to", q.To
 	if q.By != nil {
 		mode, number = "by", q.By
-	}
-	if number == nil || (q.By != nil && q.To != nil) {
-		return drop.LotState{}, false, fault.New(fault.Usage, "an adjustment needs either by or to").WithHint("use --by ±N --expect M or --to N --expect M")
 	}
 	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, []string{mode, itoa(*number), itoa(q.Expect)})
 }
