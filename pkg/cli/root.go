@@ -43,7 +43,7 @@ func newRoot(a *app) *cobra.Command {
 	add(groupDrop, newSeed(a), newLot(a), newReserve(a), newConfirm(a), newRelease(a), newExtend(a), newRefund(a), newReservation(a))
 	add(groupRun, newWorker(a), newReconcile(a))
 	add(groupInspect, newStatus(a), newExplain(a))
-	add(groupMeasure, newDemo(a), newLab(a))
+	add(groupMeasure, newDemo(a), newBench(a), newLab(a))
 	add(groupSetUp, newMigrate(a), newConfig(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
 	root.InitDefaultHelpCmd() // now, so that help is finished like any other command
