@@ -20,8 +20,7 @@ type proof struct {
 	evidence []Evidence
 	moving   []Evidence // differences in what changed while it was read: they prove nothing yet
 	records  int64
-	pending  int64 // allocations not finalised; the sales can be compared once there are none
-	blind    bool  // too much changed for this look to compare anything
+	blind    bool // too much changed for this look to compare anything
 }
 
 // prove adds to a lot's row what a comparison of its records shows. A difference counts only if every look
@@ -30,38 +29,63 @@ func (r *run) prove(ctx context.Context, row Row) (Row, error) {
 	if row.Redis == nil || row.Ledger == nil || row.Verdict == fault.VerdictStopped {
 		return row, nil
 	}
-	s := suspects{}
-	var p proof
+	var s suspects
 	for look := 0; ; look++ {
-		var err error
-		if p, err = r.deepLook(ctx, row.Lot); err != nil {
+		p, err := r.deepLook(ctx, row.Lot)
+		if err != nil {
 			return row, err
 		}
 		row.Records = max(row.Records, p.records)
 		s.follow(p)
-		if s.settled(p) || look+1 >= looks && time.Now().After(r.deadline) {
+		if s.settled() || look+1 >= looks && time.Now().After(r.deadline) {
 			break
 		}
 		if err := sleep(ctx, pauseBefore(min(look+1, looks-1))); err != nil {
 			return row, err
 		}
 	}
-	row.Unfinished = p.pending
 	row.Evidence = append(row.Evidence, s.proven()...)
+	if err := r.sales(ctx, &row); err != nil {
+		return row, err
+	}
 	switch {
 	case len(row.Evidence) > 0:
 		row.Verdict = fault.VerdictDrift
-	case row.Verdict == fault.VerdictOK && (p.pending > 0 || !s.settled(p)):
+	case row.Verdict == fault.VerdictOK && (row.Unfinished > 0 || !s.settled()):
 		row.Verdict = fault.VerdictLagging
 	}
 	row.settle(sight{lot: row.Lot})
-	if row.Message == "" && p.pending > 0 {
-		row.Message = fmt.Sprintf("%d sales are not finalised yet", p.pending)
-	}
-	if row.Message == "" && !s.settled(p) {
+	switch {
+	case row.Message != "":
+	case row.Unfinished > 0:
+		row.Message = fmt.Sprintf("%d sales are not finalised yet", row.Unfinished)
+	case !s.settled():
 		row.Message = "it changed too fast to prove every record"
 	}
 	return row, nil
+}
+
+// sales checks that the units finalised are the units sold. While some are not finalised yet it can only wait.
+func (r *run) sales(ctx context.Context, row *Row) error {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		s, err := r.ledger.Sales(ctx, row.Lot)
+		if err != nil {
+			return err
+		}
+		if row.Unfinished = s.Pending; s.Pending == 0 {
+			if s.Net != s.Sold {
+				row.Evidence = append(row.Evidence, Evidence{Check: "sales", Ledger: fmt.Sprintf("sold %d", s.Sold), Note: fmt.Sprintf("the sales and refunds recorded add up to %d", s.Net)})
+			}
+			return nil
+		}
+		left := time.Until(r.deadline)
+		if left <= 0 {
+			return nil
+		}
+		if err := sleep(ctx, min(pause, left)); err != nil {
+			return err
+		}
+	}
 }
 
 // enough is how many looks must have a difference before it is reported, with none that has not.
@@ -91,13 +115,13 @@ func (s *suspects) follow(p proof) {
 }
 
 // settled reports whether another look can change nothing more.
-func (s *suspects) settled(p proof) bool {
+func (s *suspects) settled() bool {
 	for _, n := range s.seen {
 		if n < enough {
 			return false
 		}
 	}
-	return s.seen != nil && (p.pending == 0 || len(s.seen) > 0)
+	return s.seen != nil
 }
 
 // proven are the differences seen often enough, sorted.
@@ -208,7 +232,7 @@ func (r *run) deepLook(ctx context.Context, lot drop.LotID) (proof, error) {
 			return p, err
 		}
 	}
-	return p, r.sales(ctx, &p, lot)
+	return p, nil
 }
 
 func (r *run) lookAt(ctx context.Context, lot drop.LotID) (sight, error) {
@@ -467,16 +491,4 @@ func (p *proof) dues(redis records, due map[string]time.Time, m moved, seq int64
 		}
 		p.note(m.all || m.attempts[id.Attempt], Evidence{Check: "due", Subject: id.String(), Seq: seq, Redis: found, Note: "the hold needs a due entry at or before its deadline " + timeText(r.Deadline)})
 	}
-}
-
-// sales checks that the finalised units are the units sold, once nothing waits to be finalised.
-func (r *run) sales(ctx context.Context, p *proof, lot drop.LotID) error {
-	s, err := r.ledger.Sales(ctx, lot)
-	if err != nil {
-		return err
-	}
-	if p.pending = s.Pending; s.Pending == 0 && s.Net != s.Sold {
-		p.evidence = append(p.evidence, Evidence{Check: "sales", Ledger: fmt.Sprintf("sold %d", s.Sold), Note: fmt.Sprintf("the sales and refunds recorded add up to %d", s.Net)})
-	}
-	return nil
 }

@@ -49,7 +49,7 @@ type Ledger interface {
 	LiveReservations(ctx context.Context, lot drop.LotID, fn func(page []drop.Reservation) error) error
 	// ReservationsByID returns these reservations; one the ledger does not know is absent.
 	ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Reservation, error)
-	// Sales returns what is finalised of a lot, and what is not yet.
+	// Sales returns what is finalised of a lot and what is not yet, all from one moment.
 	Sales(ctx context.Context, lot drop.LotID) (Sales, error)
 	// WorkersAlive counts the workers that have shown a sign of life lately.
 	WorkersAlive(ctx context.Context) (int, error)
