@@ -78,7 +78,7 @@ if refusal then return refusal end
 local reply = { 'ok', '', now_s, outcome }
 for _, v in ipairs(call('HGETALL', KEYS[5])) do reply[#reply + 1] = v end
 if trial then
-  local as_if = { 'live', fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, L.now_s, L.due), 'totals', fmt('%d\t%d', L.sold, L.capacity) }
+  local as_if = { 'live', fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, now_s, L.due), 'totals', fmt('%d\t%d', L.sold, L.capacity) }
   for _, v in ipairs(as_if) do reply[#reply + 1] = v end
 end
 return reply

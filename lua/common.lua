@@ -26,11 +26,12 @@
 local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
 local ATTEMPT = 26
 
+-- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
+-- time for all its events, and final once every lot has been read.
 local clock = call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local now_s = fmt('%d', now)
+local clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local now, now_s = clock_ms, fmt('%d', clock_ms)
 
-local retention = tonumber(ARGV[3])
 local meta_bytes, meta_trimmed = 0, 0
 
 -- door: why this shard takes no call, or nil.
@@ -74,13 +75,13 @@ local function read_lot(id, k)
   local epoch, status, limit, hold, max_hold, window, late = match(f[2], '^(%d+)\t(%a+)\t(%d+)\t(%d+)\t(%d+)\t([%d/]*)\t(%a+)$')
   if not available or not epoch then return nil, 'corrupt' end
   mark = tonumber(mark)
-  if now < mark and mark - now > 2000 then
+  if mark - clock_ms > 2000 then
     call('HSET', KEYS[1], 'frozen', 'clock')
     return nil, 'lot_frozen', 'clock'
   end
+  if mark > now then now, now_s = mark, fmt('%d', mark) end
   return { id = id, k = k, available = tonumber(available), held = tonumber(held), seq = tonumber(seq), due = tonumber(due), epoch = epoch, status = status,
-    limit = tonumber(limit), hold = hold, max_hold = max_hold, window = window, late = late,
-    now = math.max(now, mark), now_s = now < mark and fmt('%d', mark) or now_s, res = {}, dues = {} }
+    limit = tonumber(limit), hold = hold, max_hold = max_hold, window = window, late = late, res = {}, dues = {} }
 end
 
 -- read_totals: the counters that only settling and adjusting change.
@@ -136,7 +137,7 @@ end
 local function save_lot(L)
   if L.leave then call('HDEL', KEYS[L.k + 1], unpack(L.leave)) end
   if #L.res > 0 then call('HSET', KEYS[L.k + 1], unpack(L.res)) end
-  local live = fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, L.now_s, L.due)
+  local live = fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, now_s, L.due)
   if L.sold then
     call('HSET', KEYS[L.k], 'live', live, 'totals', fmt('%d\t%d', L.sold, L.capacity))
   else
@@ -184,7 +185,7 @@ local function expire(L, attempt, user, asked, qty, n, u)
   u.held = math.max(0, u.held - qty)
   if u.live == attempt then u.live = '' end
   emit(attempt .. '\tx\t' .. seq .. '\t' .. n .. '\t' .. user .. '\t' .. qty .. '\t\t\n')
-  return 'x\t' .. asked .. '\t' .. qty .. '\t' .. n .. '\t' .. seq .. '\t' .. L.now_s .. '\t' .. user .. '\t'
+  return 'x\t' .. asked .. '\t' .. qty .. '\t' .. n .. '\t' .. seq .. '\t' .. now_s .. '\t' .. user .. '\t'
 end
 
 -- ended: when a tombstone's reservation ended (ms), or nil.
@@ -211,7 +212,7 @@ local function take_back_entry(L, member, score, budget)
   local holds, users = {}, {}
   for i, attempt in ipairs(attempts) do
     local user, asked, qty, n, deadline = parse_hold(records[i])
-    if user and deadline <= L.now then
+    if user and deadline <= now then
       holds[#holds + 1] = { attempt, user, asked, qty, n }
       users[#users + 1] = '@' .. user
     end
@@ -233,11 +234,11 @@ local function take_back_entry(L, member, score, budget)
   end
   if #gone > 0 then
     call('HSET', KEYS[L.k + 1], unpack(tombs))
-    file_due(L, L.now + retention, concat(gone))
+    file_due(L, now + retention, concat(gone))
   end
   for i, attempt in ipairs(attempts) do
     local at = ended(records[i])
-    if at and at + retention <= L.now then
+    if at and at + retention <= now then
       forget[#forget + 1] = attempt
     elseif at then
       file_due(L, at + retention, attempt)
@@ -252,7 +253,7 @@ end
 local function take_back(L, want, budget)
   local expired = 0
   while L.available < want do
-    local e = call('ZRANGEBYSCORE', KEYS[L.k + 2], '-inf', L.now_s, 'WITHSCORES', 'LIMIT', 0, 1)
+    local e = call('ZRANGEBYSCORE', KEYS[L.k + 2], '-inf', now_s, 'WITHSCORES', 'LIMIT', 0, 1)
     if not e[1] then return expired, false end
     if not (budget >= 1) then return expired, true end
     prove()

@@ -38,8 +38,8 @@ local function closed(L)
   if L.status ~= 'open' then return 'sale_closed' end
   if L.window ~= '' then
     local opens, closes = match(L.window, '^(%d*)/(%d*)$')
-    if closes ~= '' and L.now >= tonumber(closes) then return 'sale_closed' end
-    if opens ~= '' and L.now < tonumber(opens) then return 'sale_not_open' end
+    if closes ~= '' and now >= tonumber(closes) then return 'sale_closed' end
+    if opens ~= '' and now < tonumber(opens) then return 'sale_not_open' end
   end
   return full
 end
@@ -49,14 +49,14 @@ local function end_hold(L, attempt, user, asked, qty, n, u)
   local tomb = expire(L, attempt, user, asked, qty, n, u)
   put_record(L, attempt, tomb)
   put_user(L, user, u)
-  file_due(L, L.now + retention, attempt)
+  file_due(L, now + retention, attempt)
   return tomb
 end
 
 -- replay: the answer for a known key. Its hold is ended first if it is due.
 local function replay(L, attempt, record, constant, u)
   local user, asked, qty, n, deadline = parse_hold(record)
-  if user and deadline <= L.now then record = end_hold(L, attempt, user, asked, qty, n, u) end
+  if user and deadline <= now then record = end_hold(L, attempt, user, asked, qty, n, u) end
   local was = match(record, '^[hc]\t[^\t]*\t([^\t]*)') or match(record, '^[rxf]\t([^\t]*)')
   if was ~= match(constant, '^h\t[^\t]*\t([^\t]*)') then return '!\tkey_reused' end
   return '=\t' .. left(L, u) .. '\t' .. record
@@ -69,7 +69,7 @@ local function live_hold(L, u)
   local user, asked, qty, n, deadline = parse_hold(record)
   if not user then
     u.live = ''
-  elseif deadline > L.now then
+  elseif deadline > now then
     return record
   else
     end_hold(L, u.live, user, asked, qty, n, u)
@@ -88,9 +88,9 @@ end
 
 -- hold_tail: the variable end of a record held now, the same for all that ask for the same hold.
 local function hold_tail(L, hold, tails, dues)
-  local deadline = L.now + (hold == '0' and L.hold or hold)
+  local deadline = now + (hold == '0' and L.hold or hold)
   local due = { at = deadline }
-  tails[hold], dues[hold] = '\t' .. fmt('%d', deadline) .. '\t' .. L.now_s, due
+  tails[hold], dues[hold] = '\t' .. fmt('%d', deadline) .. '\t' .. now_s, due
   return tails[hold], due
 end
 
@@ -131,7 +131,7 @@ local function reserve_lot(L)
 end
 
 -- Look at every lot before the first write.
-local lots, reply, at = {}, { 'ok', '', now_s }, 7
+local lots, reply, at = {}, { 'ok', '' }, 7
 for j = 1, tonumber(ARGV[6]) do
   local n = tonumber(ARGV[at + 1])
   local qtys, wanted = quantities(n, at + 2)
@@ -157,4 +157,5 @@ end
 for _, L in ipairs(lots) do L.known = call('HMGET', KEYS[L.k + 1], unpack(ARGV, L.at, L.at + 2 * L.n - 1)) end
 for _, L in ipairs(lots) do reply[L.slot], reply[L.slot + 1] = '', reserve_lot(L) end
 save(lots)
+reply[3] = now_s
 return reply

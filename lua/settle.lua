@@ -90,13 +90,13 @@ end
 
 -- tomb: files a terminal record for the end of its retention.
 local function tomb(L, q, r)
-  file_due(L, L.now + retention, q.attempt)
+  file_due(L, now + retention, q.attempt)
   return changed(L, q, r)
 end
 
 local function expire_due(L, q)
   local r = q.r
-  if r.s ~= 'h' or r.deadline > L.now then return end
+  if r.s ~= 'h' or r.deadline > now then return end
   q.r = parse(expire(L, q.attempt, r.user, r.asked, r.qty, r.n, q.u))
   tomb(L, q, q.r)
 end
@@ -107,7 +107,7 @@ local function live_hold(L, u)
   local record = other and other.r and text(other.r) or (u.live ~= '' and call('HGET', KEYS[L.k + 1], u.live)) or ''
   local hold = parse(record)
   if not hold or hold.s ~= 'h' then return nil end
-  if hold.deadline > L.now then return record end
+  if hold.deadline > now then return record end
   other = other or { attempt = u.live, r = hold }
   other.u = u
   expire_due(L, other)
@@ -127,8 +127,8 @@ local function reclaim(L, q)
     return refused(L, q, 'sold_out', may .. '\t' .. fmt('%d', L.available))
   end
   local n = next_seq(L)
-  emit(q.attempt .. '\th\t' .. r.user .. '\t' .. r.asked .. '\t' .. qty .. '\t' .. n .. '\t' .. L.now_s .. '\t' .. L.now_s .. '\t\t' .. match(q.who, '^[^\t]*') .. '\t' .. r.n .. '\n')
-  local c = { s = 'c', user = r.user, asked = r.asked, qty = qty, n = n, last = next_seq(L), rest = 0, refunded = 0, from = r.n, ref = q.ref, late = r.late, at = L.now_s }
+  emit(q.attempt .. '\th\t' .. r.user .. '\t' .. r.asked .. '\t' .. qty .. '\t' .. n .. '\t' .. now_s .. '\t' .. now_s .. '\t\t' .. match(q.who, '^[^\t]*') .. '\t' .. r.n .. '\n')
+  local c = { s = 'c', user = r.user, asked = r.asked, qty = qty, n = n, last = next_seq(L), rest = 0, refunded = 0, from = r.n, ref = q.ref, late = r.late, at = now_s }
   event(q, 'c', c.last, c, c.user, qty, '\t0\t' .. q.ref)
   L.available, L.sold = L.available - qty, L.sold + qty
   u.bought = u.bought + qty
@@ -140,7 +140,7 @@ local function confirm(L, q)
   if r.s == 'h' then
     local qty = q.number == 0 and r.qty or q.number
     if qty > r.qty then return refused(L, q, 'conflict') end
-    local c = { s = 'c', user = r.user, asked = r.asked, qty = qty, n = r.n, last = next_seq(L), rest = r.qty - qty, refunded = 0, from = '0', ref = q.ref, late = '', at = L.now_s }
+    local c = { s = 'c', user = r.user, asked = r.asked, qty = qty, n = r.n, last = next_seq(L), rest = r.qty - qty, refunded = 0, from = '0', ref = q.ref, late = '', at = now_s }
     event(q, 'c', c.last, c, c.user, qty, '\t' .. c.rest .. '\t' .. q.ref)
     L.held, L.sold, L.available = L.held - r.qty, L.sold + qty, L.available + c.rest
     u.held, u.bought = math.max(0, u.held - r.qty), u.bought + qty
@@ -182,7 +182,7 @@ local function release(L, q)
   r.last, r.qty = seq, keep
   if keep > 0 then return changed(L, q, r) end
   if u.live == q.attempt then u.live = '' end
-  return tomb(L, q, { s = 'r', asked = r.asked, qty = back, n = r.n, last = seq, ended = L.now_s, late = '' })
+  return tomb(L, q, { s = 'r', asked = r.asked, qty = back, n = r.n, last = seq, ended = now_s, late = '' })
 end
 
 local function extend(L, q)
@@ -191,7 +191,7 @@ local function extend(L, q)
     local codes = { c = 'already_confirmed', r = 'already_released', f = 'already_refunded', x = 'hold_expired' }
     return refused(L, q, codes[r.s])
   end
-  local deadline = math.max(r.deadline, math.min(L.now + q.number, r.created + tonumber(L.max_hold)))
+  local deadline = math.max(r.deadline, math.min(now + q.number, r.created + tonumber(L.max_hold)))
   if deadline == r.deadline then return done(L, q, '=') end
   r.deadline, r.last = deadline, next_seq(L)
   event(q, 'e', r.last, r, r.user, r.qty, '\t' .. fmt('%d', deadline))
@@ -219,7 +219,7 @@ local function refund(L, q)
   u.bought = math.max(0, u.bought - back)
   r.qty, r.refunded, r.last = r.qty - back, total, seq
   if r.qty > 0 then return changed(L, q, r) end
-  return tomb(L, q, { s = 'f', asked = r.asked, qty = 0, n = r.n, last = seq, ended = L.now_s, total = total, late = r.late })
+  return tomb(L, q, { s = 'f', asked = r.asked, qty = 0, n = r.n, last = seq, ended = now_s, total = total, late = r.late })
 end
 
 local actions = { c = confirm, r = release, e = extend, f = refund }
@@ -243,7 +243,7 @@ local function needs(L, qs, records)
   local units = 0
   for i, q in ipairs(qs) do
     local r = q.action == 'c' and (q.late ~= '' and q.late or L.late) == 'reclaim' and records[i] and parse(records[i])
-    if r and (r.s == 'x' or (r.s == 'h' and r.deadline <= L.now)) then units = units + r.qty end
+    if r and (r.s == 'x' or (r.s == 'h' and r.deadline <= now)) then units = units + r.qty end
   end
   return units
 end
@@ -294,7 +294,7 @@ local function settle_lot(L, qs)
 end
 
 -- Look at every lot before the first write.
-local lots, reply, at = {}, { 'ok', '', now_s }, 6
+local lots, reply, at = {}, { 'ok', '' }, 6
 for j = 1, tonumber(ARGV[5]) do
   local n = tonumber(ARGV[at + 1])
   local qs = requests(n, at + 2)
@@ -328,4 +328,5 @@ for _, L in ipairs(lots) do
   reply[L.slot], reply[L.slot + 1] = '', settle_lot(L, L.qs)
 end
 save(lots)
+reply[3] = now_s
 return reply

@@ -2,7 +2,9 @@ package stock
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -228,4 +230,48 @@ func TestRestartedServerIsShut(t *testing.T) {
 	}
 	reserve(t, s, lot, "bob", "k", 1)
 	wantTotals(t, s, lot, 1, 2, 0)
+}
+
+// TestEventsBehindTheMarkCanBeRead: while the clock is behind the marks of several lots, all events of a call carry one
+// time, and the ledger can read them.
+func TestEventsBehindTheMarkCanBeRead(t *testing.T) {
+	s := openStock(t, testkit.Redis(t).URL())
+	at := time.Now().Truncate(time.Millisecond)
+	lots := []drop.LotID{"g:a", "g:b", "g:c"}
+	for i, lot := range lots {
+		mark := at.Add(time.Duration(i) * 800 * time.Millisecond)
+		if err := s.Load(t.Context(), LoadRequest{Definition: drop.Definition{Lot: lot, Stock: 50}, Epoch: 1, Mark: mark}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range 60 {
+		wg.Go(func() {
+			user := fmt.Sprint("user-", i)
+			out, err := s.Reserve(context.Background(), drop.ReserveRequest{Lot: lots[i%3], User: user, Key: "k", Qty: 1})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := s.Settle(context.Background(), drop.SettleRequest{ID: out.Reservation.ID, Action: drop.ActConfirm}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	entries, err := s.ReadNew(t.Context(), lots[0].Shard(s.Shards()), "c", 1000, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := 0
+	for _, e := range entries {
+		good, poison := e.Decode()
+		if len(poison) > 0 {
+			t.Fatalf("an event cannot be read: %+v", poison)
+		}
+		events += len(good)
+	}
+	if events != 3+60+60 {
+		t.Fatalf("%d events", events)
+	}
 }
