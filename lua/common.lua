@@ -32,6 +32,7 @@ local clock = call('TIME')
 local clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now, now_s = clock_ms, fmt('%d', clock_ms)
 
+local retention = tonumber(ARGV[3])
 local meta_bytes, meta_trimmed = 0, 0
 
 -- door: why this shard takes no call, or nil.
