@@ -3,7 +3,6 @@ package stock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -54,7 +53,7 @@ func connect(o Options) (server, string, error) {
 	}
 	scheme, rest, ok := strings.Cut(o.URL, "://")
 	if !ok {
-		return nil, "", bad(fmt.Errorf("it has no scheme"))
+		return nil, "", bad(notThat("it has no scheme"))
 	}
 	switch scheme {
 	case "redis", "rediss", "unix":
@@ -71,7 +70,7 @@ func connect(o Options) (server, string, error) {
 		}
 		master := strings.Trim(u.Path, "/")
 		if master == "" {
-			return nil, "", bad(fmt.Errorf("the master's name is missing behind the hosts"))
+			return nil, "", bad(notThat("the master's name is missing behind the hosts"))
 		}
 		u.Path = ""
 		opt, err := redis.ParseURL(u.String())
@@ -98,7 +97,7 @@ func connect(o Options) (server, string, error) {
 			ContextTimeoutEnabled: true, PoolSize: opt.PoolSize, DisableIdentity: true, MaintNotificationsConfig: opt.MaintNotificationsConfig}
 		return clustered{redis.NewClusterClient(c)}, strings.Join(hosts, ","), nil
 	}
-	return nil, "", bad(fmt.Errorf("the scheme %q is unknown", scheme))
+	return nil, "", bad(notThat("its scheme is unknown"))
 }
 
 // tune sets what the engine relies on: no retries behind its back (a repeated script would act twice), deadlines that
@@ -128,6 +127,9 @@ func splitHosts(scheme, rest string) (*url.URL, []string, error) {
 		end = len(rest)
 	}
 	authority, tail := rest[:end], rest[end:]
+	if strings.Contains(tail, "@") {
+		return nil, nil, notThat("a / or ? in the user or password must be written as %2F or %3F")
+	}
 	userinfo := ""
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
 		userinfo, authority = authority[:at+1], authority[at+1:]
@@ -139,7 +141,7 @@ func splitHosts(scheme, rest string) (*url.URL, []string, error) {
 	}
 	for i, h := range hosts {
 		if h == "" {
-			return nil, nil, fmt.Errorf("a host is empty")
+			return nil, nil, notThat("a host is empty")
 		}
 		if !strings.Contains(h, ":") {
 			hosts[i] = h + ":" + port
@@ -149,10 +151,16 @@ func splitHosts(scheme, rest string) (*url.URL, []string, error) {
 	return u, hosts, err
 }
 
-// urlError returns the cause without the URL, which may hold a password.
+// notThat is a reason of our own, which quotes nothing of the URL.
+type notThat string
+
+func (n notThat) Error() string { return string(n) }
+
+// urlError returns the reason if it is ours. Those of the parsers quote the part they stumbled over, which may be the
+// password: of redis://:secret it is the port.
 func urlError(err error) string {
-	if ue, ok := errors.AsType[*url.Error](err); ok {
-		return ue.Err.Error()
+	if own, ok := errors.AsType[notThat](err); ok {
+		return string(own)
 	}
-	return err.Error()
+	return "it does not have the form of one"
 }

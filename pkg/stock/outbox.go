@@ -203,13 +203,14 @@ func (s *Stock) Trim(ctx context.Context, shard int, keep time.Duration) (int64,
 	if err != nil {
 		return 0, err
 	}
-	p, err := s.position(ctx, node, k)
-	if err != nil || p.length == 0 {
-		return 0, err
-	}
+	// The clock is read first: an entry written after the look at the group is then younger than what may go.
 	clock, err := node.Time(ctx).Result()
 	if err != nil {
 		return 0, wireFault(s.target, err, false)
+	}
+	p, err := s.position(ctx, node, k)
+	if err != nil || p.length == 0 {
+		return 0, err
 	}
 	least := strconv.FormatInt(clock.Add(-keep).UnixMilli(), 10) + "-0"
 	if p.oldest != "" && streamTime(p.oldest).Before(streamTime(least)) {
