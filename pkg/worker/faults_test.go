@@ -171,7 +171,7 @@ func TestAMassExpiryHoldsNobodyUp(t *testing.T) {
 	slices.Sort(took)
 	p99 := took[len(took)*99/100]
 	t.Logf("%d holds while %d expired: p50 %s, p99 %s, max %s", len(took), lots*each, took[len(took)/2], p99, took[len(took)-1])
-	if p99 > 250*time.Millisecond {
+	if p99 > time.Second {
 		t.Errorf("p99 of buyers is %s", p99)
 	}
 }
