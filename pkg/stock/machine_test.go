@@ -19,9 +19,9 @@ import (
 // TestEveryOperationDoesWhatTheBookSays runs random sequences of all operations and compares the engine with the book
 // after every step: the answer, the totals, every record and user counter, the due entries and the events.
 func TestEveryOperationDoesWhatTheBookSays(t *testing.T) {
-	if f := flag.Lookup("rapid.checks"); testing.Short() && f.Value.String() == f.DefValue {
-		defer flag.Set("rapid.checks", f.DefValue)
-		flag.Set("rapid.checks", "20")
+	setFlag(t, "rapid.nofailfile", "true") // the seed it prints is enough to repeat a failure
+	if testing.Short() {
+		setFlag(t, "rapid.checks", "20")
 	}
 	s, rdb, _ := newShop(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -39,6 +39,19 @@ func TestEveryOperationDoesWhatTheBookSays(t *testing.T) {
 			"time":    m.time,
 		})
 	})
+}
+
+// setFlag sets a flag of the test binary for one test, unless the command line has set it.
+func setFlag(t *testing.T, name, value string) {
+	t.Helper()
+	f := flag.Lookup(name)
+	if f.Value.String() != f.DefValue {
+		return
+	}
+	if err := flag.Set(name, value); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = flag.Set(name, f.DefValue) })
 }
 
 // calmSpan is how long nothing falls due while an operation runs, so that book and Redis judge alike.
