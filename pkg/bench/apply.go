@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	applyLots  = 20
+	applyLots  = 100  // enough that the baselines' connections seldom wait for one another's lot
 	applyBatch = 1000 // events of one call of Apply, as a worker does it
 )
 
