@@ -24,7 +24,7 @@ type statusFacts struct {
 	states map[drop.LotID]drop.LotState
 
 	// From PostgreSQL.
-	lots   []recovery.LedgerLot
+	lots   []drop.LedgerLot
 	counts ledgerCounts
 	alive  []workerView
 	run    *runView
@@ -200,7 +200,7 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 }
 
 // allLots returns the lots of the ledger and, as far as the ledger was silent or does not know them, of Redis.
-func (f statusFacts) allLots() []recovery.LedgerLot {
+func (f statusFacts) allLots() []drop.LedgerLot {
 	all := slices.Clone(f.lots)
 	known := map[drop.LotID]bool{}
 	for _, l := range f.lots {
@@ -208,10 +208,10 @@ func (f statusFacts) allLots() []recovery.LedgerLot {
 	}
 	for id := range f.states {
 		if !known[id] {
-			all = append(all, recovery.LedgerLot{Definition: drop.Definition{Lot: id}, Seen: true})
+			all = append(all, drop.LedgerLot{Definition: drop.Definition{Lot: id}, Seen: true})
 		}
 	}
-	slices.SortFunc(all, func(a, b recovery.LedgerLot) int { return strings.Compare(string(a.Lot), string(b.Lot)) })
+	slices.SortFunc(all, func(a, b drop.LedgerLot) int { return strings.Compare(string(a.Lot), string(b.Lot)) })
 	return all
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
 // healthyFacts is a shop in which everything is as it should be: one open lot, one worker, a clean run.
@@ -22,7 +21,7 @@ func healthyFacts() statusFacts {
 		database: storeView{Store: "PostgreSQL", Reachable: true},
 		states:   map[drop.LotID]drop.LotState{def.Lot: {Definition: def, Totals: drop.Totals{Capacity: 10, Available: 10}, Run: "r", OpenRun: "r"}},
 		outbox:   []drop.OutboxState{{Shard: 0, Length: 3}, {Shard: 1}},
-		lots:     []recovery.LedgerLot{{Definition: def, Seen: true}},
+		lots:     []drop.LedgerLot{{Definition: def, Seen: true}},
 		alive:    []workerView{{Worker: "w"}},
 		run:      &runView{Started: now.Add(-time.Minute), Verdict: string(fault.VerdictOK)},
 	}

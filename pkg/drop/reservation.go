@@ -131,6 +131,20 @@ func (r SettleRequest) Check() error {
 	return fault.New(fault.Invalid, "action %s is unknown", quote(string(r.Action))).WithField("action").WithHint("use confirm, release, extend or refund")
 }
 
+// UserCount is what Redis counts for one user of a lot.
+type UserCount struct {
+	User   string
+	Held   int64  // units
+	Bought int64  // units
+	Live   string // attempt of the live hold; "" for none
+}
+
+// DueEntry says when attempts are looked at again. The records' own deadlines are what counts.
+type DueEntry struct {
+	At       time.Time
+	Attempts []string
+}
+
 // Outcome is the answer to a reserve or settle call that did what was wished.
 type Outcome struct {
 	Reservation Reservation

@@ -12,40 +12,24 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Applied says what became of the events of one call.
-type Applied struct {
-	Duplicates int // events and poison the ledger had already
-	Folded     int // events folded, among them some that had been waiting
-	Waiting    int // events kept until one before them arrives or their lot is rebuilt
-	Dead       int // events and poison kept as dead letters
-	Stopped    []StoppedLot
-}
-
-// StoppedLot is a lot that this call stopped.
-type StoppedLot struct {
-	Lot    drop.LotID
-	Code   fault.Code
-	Reason string
-}
-
 // Apply takes events in any order and repetition, and lines that are no events. When it returns without an
 // error, the ledger has all of them: folded, waiting or as dead letters, each once, and they may be
 // acknowledged. It is one transaction; after any error nothing of the call is recorded and it may be repeated.
 // Events of another installation are refused with fault.Foreign, all of the call.
-func (l *Ledger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (Applied, error) {
+func (l *Ledger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
 	for _, ev := range events {
 		if ev.Installation != l.installation.ID {
-			return Applied{}, fault.New(fault.Foreign, "an event of the lot %s belongs to the installation %q, this ledger to %q", ev.Lot, ev.Installation, l.installation.ID)
+			return drop.Applied{}, fault.New(fault.Foreign, "an event of the lot %s belongs to the installation %q, this ledger to %q", ev.Lot, ev.Installation, l.installation.ID)
 		}
 	}
 	for _, p := range poison {
 		if p.Installation != "" && p.Installation != l.installation.ID {
-			return Applied{}, fault.New(fault.Foreign, "a line of the outbox belongs to the installation %q, this ledger to %q", p.Installation, l.installation.ID)
+			return drop.Applied{}, fault.New(fault.Foreign, "a line of the outbox belongs to the installation %q, this ledger to %q", p.Installation, l.installation.ID)
 		}
 	}
 	a := newApplication(l.installation.ID, events, poison)
 	if err := l.inTransaction(ctx, a); err != nil {
-		return Applied{}, err
+		return drop.Applied{}, err
 	}
 	return a.result, nil
 }
@@ -91,7 +75,7 @@ type application struct {
 	lots         map[drop.LotID]*lotWork
 	poison       []drop.Poison
 	writes       writes
-	result       Applied
+	result       drop.Applied
 }
 
 // lotWork is the part of one lot.

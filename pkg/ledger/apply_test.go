@@ -297,7 +297,7 @@ func TestWhatDoesNotFitStopsItsLotAlone(t *testing.T) {
 		"void from outside":           {func(r *redis, _, _ *drop.Reservation) { r.emit(drop.Event{Kind: drop.KindVoid}) }, fault.StopUnfoldable},
 		"epoch that was never issued": {func(r *redis, _, _ *drop.Reservation) { r.epoch = 7; r.change(drop.Closed) }, fault.StopUnfoldable},
 		"loaded twice": {func(r *redis, _, _ *drop.Reservation) {
-			r.load(Issued{Epoch: 1, Closing: drop.Watermark{Epoch: 1, Seq: r.seq}, Lot: Lot{Definition: r.def, Held: r.held, Sold: r.sold}})
+			r.load(Issued{Epoch: 1, Closing: drop.Watermark{Epoch: 1, Seq: r.seq}, Lot: Lot{LedgerLot: drop.LedgerLot{Definition: r.def, Held: r.held, Sold: r.sold}}})
 		}, fault.StopUnfoldable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,15 +10,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 )
 
-// Pending is a confirmed reservation that one worker has claimed to charge and finalise.
-type Pending struct {
-	Reservation drop.ReservationID
-	User        string
-	Units       int64  // to be charged; the same at every attempt
-	Ref         string // payment reference given at the confirmation
-	Confirmed   time.Time
-}
-
 var (
 	//go:embed sql/claim_pending.sql
 	claimPendingSQL string
@@ -29,15 +20,15 @@ var (
 // ClaimPending gives a worker up to limit allocations for the length of a lease: those nobody has begun, and
 // those whose worker let its lease run out. The claim is committed when it returns, so that no transaction is
 // open while a payment gateway is asked. The worker's name must be its own among all goroutines of all workers.
-func (l *Ledger) ClaimPending(ctx context.Context, worker string, lease time.Duration, limit int) ([]Pending, error) {
+func (l *Ledger) ClaimPending(ctx context.Context, worker string, lease time.Duration, limit int) ([]drop.Pending, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	rows, err := l.pool.Query(ctx, claimPendingSQL, worker, lease, limit)
 	if err != nil {
 		return nil, l.fail(err, "claiming allocations")
 	}
-	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Pending, error) {
-		var p Pending
+	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (drop.Pending, error) {
+		var p drop.Pending
 		err := row.Scan(&p.Reservation.Lot, &p.Reservation.N, &p.Reservation.Attempt, &p.User, &p.Units, &p.Ref, &p.Confirmed)
 		p.Confirmed = p.Confirmed.UTC()
 		return p, err
@@ -47,7 +38,7 @@ func (l *Ledger) ClaimPending(ctx context.Context, worker string, lease time.Dur
 
 // FinishPending records claimed allocations as sold, with their refunds if there were any meanwhile, and
 // returns how many. One whose lease went to another worker is left to that one.
-func (l *Ledger) FinishPending(ctx context.Context, worker string, claimed []Pending) (int, error) {
+func (l *Ledger) FinishPending(ctx context.Context, worker string, claimed []drop.Pending) (int, error) {
 	lots, ns := make([]string, len(claimed)), make([]int64, len(claimed))
 	for i, p := range claimed {
 		lots[i], ns[i] = string(p.Reservation.Lot), p.Reservation.N

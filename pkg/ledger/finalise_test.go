@@ -10,7 +10,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 )
 
-func claim(t testing.TB, l *Ledger, worker string, lease time.Duration) []Pending {
+func claim(t testing.TB, l *Ledger, worker string, lease time.Duration) []drop.Pending {
 	t.Helper()
 	claimed, err := l.ClaimPending(t.Context(), worker, lease, 100)
 	if err != nil {
@@ -19,7 +19,7 @@ func claim(t testing.TB, l *Ledger, worker string, lease time.Duration) []Pendin
 	return claimed
 }
 
-func finish(t testing.TB, l *Ledger, worker string, claimed []Pending) int {
+func finish(t testing.TB, l *Ledger, worker string, claimed []drop.Pending) int {
 	t.Helper()
 	n, err := l.FinishPending(t.Context(), worker, claimed)
 	if err != nil {

@@ -128,7 +128,7 @@ func (f *fold) follows(ev drop.Event) *misfit {
 
 func (f *fold) record(it item) {
 	f.lot.Watermark = it.Watermark()
-	f.lot.hash = drop.Chain(f.lot.hash, it.Digest())
+	f.lot.hash = drop.Chain(f.lot.hash, it.DigestOf(it.line))
 	f.lot.EventAt = it.Time
 	f.journal = append(f.journal, journalRow{it, f.lot.hash})
 }

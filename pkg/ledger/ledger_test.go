@@ -217,7 +217,7 @@ func issue(t testing.TB, l *Ledger, lot drop.LotID) Issued {
 	return issued
 }
 
-func apply(t testing.TB, l *Ledger, events ...drop.Event) Applied {
+func apply(t testing.TB, l *Ledger, events ...drop.Event) drop.Applied {
 	t.Helper()
 	a, err := l.Apply(t.Context(), events, nil)
 	if err != nil {

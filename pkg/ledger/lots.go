@@ -12,31 +12,20 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Lot is a lot as the ledger has folded it.
+// Lot is a lot as the ledger has folded it, and what only the ledger cares about.
 type Lot struct {
-	drop.Definition // Stock is the capacity
-	Held            int64
-	Sold            int64
-	Watermark       drop.Watermark // of the newest event folded
-	OpenEpoch       int64          // issued last; beyond Watermark.Epoch until its load is folded; 0: none yet
-	Waiting         int64          // events the ledger has but cannot fold yet
-	Seen            bool           // an event of the lot ever arrived
-	EventAt         time.Time      // Redis time of the newest event folded; zero: none
-	FoldedAt        time.Time      // when it was folded; zero: never
-	Stopped         fault.Code     // why nothing more is folded; "" normally
-	StoppedReason   string
-	StoppedAt       time.Time
-	AdjustActor     string // who changed the capacity last; "" if nobody did since the first load
-	AdjustReason    string
-	CreatedBy       string
-	CreatedAt       time.Time
+	drop.LedgerLot
+	Waiting       int64     // events the ledger has but cannot fold yet
+	EventAt       time.Time // Redis time of the newest event folded; zero: none
+	FoldedAt      time.Time // when it was folded; zero: never
+	StoppedReason string
+	StoppedAt     time.Time
+	AdjustActor   string // who changed the capacity last; "" if nobody did since the first load
+	AdjustReason  string
+	CreatedBy     string
+	CreatedAt     time.Time
 
 	hash []byte // of the newest journal row
-}
-
-// Totals returns the lot's counters. Available is what neither hold nor sale takes.
-func (l Lot) Totals() drop.Totals {
-	return drop.Totals{Capacity: l.Stock, Available: l.Stock - l.Held - l.Sold, Held: l.Held, Sold: l.Sold}
 }
 
 const lotColumns = `lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, held, sold, epoch, seq, hash, open_epoch,

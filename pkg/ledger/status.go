@@ -14,25 +14,16 @@ import (
 // Status is one look at what needs somebody's attention.
 type Status struct {
 	Lots         int64
-	Stopped      []StoppedLot
+	Stopped      []drop.StoppedLot
 	DeadLetters  map[fault.Code]int64
 	RefundsDue   int64 // number
 	RefundsUnits int64
-	Waiting      int64 // events behind a gap or of stopped lots
-	Gaps         []Gap // longest first, at most 100
-	Pending      int64 // allocations not finalised
+	Waiting      int64      // events behind a gap or of stopped lots
+	Gaps         []drop.Gap // longest first, at most 100
+	Pending      int64      // allocations not finalised
 	PendingSince time.Time
 	Workers      []Worker
 	Now          time.Time // PostgreSQL's time of the look
-}
-
-// Gap is a place in a lot's history that the ledger has not got, although it has later ones.
-type Gap struct {
-	Lot   drop.LotID
-	Epoch int64
-	From  int64     // first seq missing
-	To    int64     // last seq missing
-	Since time.Time // when the first event behind the gap arrived
 }
 
 //go:embed sql/status.sql
@@ -58,7 +49,7 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Stopped, err = pgx.CollectRows(rows, pgx.RowToStructByPos[StoppedLot]); err != nil {
+	if s.Stopped, err = pgx.CollectRows(rows, pgx.RowToStructByPos[drop.StoppedLot]); err != nil {
 		return s, err
 	}
 	if rows, err = l.pool.Query(ctx, `SELECT code, count(*) FROM dead_letters GROUP BY code`); err != nil {
@@ -78,7 +69,7 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 
 // Gaps returns the gaps that have been open for at least this long, the longest first, at most 100. The relay
 // sends again what the ledger has not got; a gap that stays means that an event was lost.
-func (l *Ledger) Gaps(ctx context.Context, open time.Duration) ([]Gap, error) {
+func (l *Ledger) Gaps(ctx context.Context, open time.Duration) ([]drop.Gap, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	rows, err := l.pool.Query(ctx, `SELECT l.lot, l.open_epoch, l.seq + 1, w.seq - 1, w.recorded_at
@@ -88,8 +79,8 @@ func (l *Ledger) Gaps(ctx context.Context, open time.Duration) ([]Gap, error) {
 	if err != nil {
 		return nil, l.fail(err, "looking for gaps")
 	}
-	gaps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Gap, error) {
-		var g Gap
+	gaps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (drop.Gap, error) {
+		var g drop.Gap
 		err := row.Scan(&g.Lot, &g.Epoch, &g.From, &g.To, &g.Since)
 		g.Since = g.Since.UTC()
 		return g, err

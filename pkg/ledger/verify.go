@@ -69,7 +69,7 @@ const verifyPage = 5000
 
 // replay folds the journal page by page into an empty lot.
 func (l *Ledger) replay(ctx context.Context, tx pgx.Tx, v *Verification) (*fold, error) {
-	f := newFold(&Lot{Definition: drop.Definition{Lot: v.Lot}})
+	f := newFold(&Lot{LedgerLot: drop.LedgerLot{Definition: drop.Definition{Lot: v.Lot}}})
 	for {
 		rows, err := tx.Query(ctx, `SELECT lot, epoch, seq, event_at, line, hash FROM reservation_events
 			WHERE lot = $1 AND (epoch, seq) > ($2, $3) ORDER BY epoch, seq LIMIT $4`, string(v.Lot), f.lot.Watermark.Epoch, f.lot.Watermark.Seq, verifyPage)

@@ -37,7 +37,7 @@ type deadLetter struct {
 
 // bury keeps an event that will not be folded.
 func (w *writes) bury(it item, code fault.Code, reason string) {
-	w.dead = append(w.dead, deadLetter{it.Digest(), placeOf(it.Event), code, reason, it.Time, it.line})
+	w.dead = append(w.dead, deadLetter{it.DigestOf(it.line), placeOf(it.Event), code, reason, it.Time, it.line})
 }
 
 // ghost keeps an event of a closed epoch that is not part of its history.
@@ -322,7 +322,7 @@ func (a *application) queueLots(batch *pgx.Batch, changed []*Lot) {
 		stopped, reasons = append(stopped, string(l.Stopped)), append(reasons, l.StoppedReason)
 		actors, adjustReasons = append(actors, l.AdjustActor), append(adjustReasons, l.AdjustReason)
 		if l.Stopped != "" && l.StoppedAt.IsZero() {
-			a.result.Stopped = append(a.result.Stopped, StoppedLot{l.Lot, l.Stopped, l.StoppedReason})
+			a.result.Stopped = append(a.result.Stopped, drop.StoppedLot{Lot: l.Lot, Code: l.Stopped, Reason: l.StoppedReason})
 		}
 	}
 	batch.Queue(updateLotsSQL, ids, names, capacity, limits, holds, maxHolds, opens, closes, lates, statuses, held, sold, epochs, seqs, hashes,

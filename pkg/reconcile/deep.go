@@ -271,7 +271,7 @@ func since(events []drop.Event, seq int64) []drop.Event {
 }
 
 // ended compares the page's ended reservations, as far as the ledger had folded their end, with the ledger's.
-func (r *run) ended(ctx context.Context, p *proof, l LedgerLot, page []drop.Reservation) error {
+func (r *run) ended(ctx context.Context, p *proof, l drop.LedgerLot, page []drop.Reservation) error {
 	var ids []drop.ReservationID
 	for _, rec := range page {
 		if !live(rec) && rec.LastSeq <= l.Seq {
@@ -373,8 +373,8 @@ func (p *proof) sums(rs records, t drop.Totals, seq int64) {
 // derived checks what Redis keeps beside the records: every user's counters, and a due entry for every hold.
 // What changes while it is read is left to the next look.
 func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotState) error {
-	users := map[string]UserCount{}
-	err := r.stock.Users(ctx, at.Lot, func(page []UserCount) error {
+	users := map[string]drop.UserCount{}
+	err := r.stock.Users(ctx, at.Lot, func(page []drop.UserCount) error {
 		for _, u := range page {
 			users[u.User] = u
 		}
@@ -384,7 +384,7 @@ func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotS
 		return err
 	}
 	due := map[string]time.Time{}
-	err = r.stock.DueEntries(ctx, at.Lot, func(page []DueEntry) error {
+	err = r.stock.DueEntries(ctx, at.Lot, func(page []drop.DueEntry) error {
 		for _, d := range page {
 			for _, a := range d.Attempts {
 				if t, ok := due[a]; !ok || d.At.Before(t) {
@@ -439,8 +439,8 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 	return m, nil
 }
 
-func (p *proof) users(redis records, counted map[string]UserCount, m moved, seq int64) {
-	want := map[string]UserCount{}
+func (p *proof) users(redis records, counted map[string]drop.UserCount, m moved, seq int64) {
+	want := map[string]drop.UserCount{}
 	for id, r := range redis {
 		u := want[r.User]
 		u.User = r.User
@@ -453,7 +453,7 @@ func (p *proof) users(redis records, counted map[string]UserCount, m moved, seq 
 	}
 	for user := range counted {
 		if _, ok := want[user]; !ok {
-			want[user] = UserCount{User: user}
+			want[user] = drop.UserCount{User: user}
 		}
 	}
 	for user, w := range want {
@@ -475,7 +475,7 @@ func (p *proof) note(moving bool, e Evidence) {
 	}
 }
 
-func countText(u UserCount) string {
+func countText(u drop.UserCount) string {
 	return fmt.Sprintf("held %d, bought %d, live hold %s", u.Held, u.Bought, orNone(u.Live))
 }
 

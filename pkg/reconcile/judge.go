@@ -13,10 +13,10 @@ import (
 // sight is what one look saw of a lot. The ledger was read before Redis, so Redis is never behind in a sound system.
 type sight struct {
 	lot     drop.LotID
-	ledger  *LedgerLot     // nil: the ledger does not know the lot
-	redis   *drop.LotState // nil: Redis has not the lot
-	damaged string         // why what Redis has of the lot cannot be read
-	events  []drop.Event   // behind the ledger's watermark, from the outbox and from what waits in the ledger
+	ledger  *drop.LedgerLot // nil: the ledger does not know the lot
+	redis   *drop.LotState  // nil: Redis has not the lot
+	damaged string          // why what Redis has of the lot cannot be read
+	events  []drop.Event    // behind the ledger's watermark, from the outbox and from what waits in the ledger
 }
 
 // span is a run of seqs of which no event was found.
@@ -119,7 +119,7 @@ func judge(s sight, maxLag time.Duration) Row {
 	return row
 }
 
-func missingNote(l LedgerLot) string {
+func missingNote(l drop.LedgerLot) string {
 	if l.Seen {
 		return "Redis lost it"
 	}
@@ -139,7 +139,7 @@ func compare(row *Row, s sight, maxLag time.Duration) {
 	}
 	switch {
 	case s.ledger.Stopped != "":
-		row.Verdict, row.Reason = fault.VerdictStopped, s.ledger.Stopped
+		row.Verdict, row.Reason = fault.VerdictStopped, string(s.ledger.Stopped)
 	case len(row.Evidence) > 0:
 		row.Verdict, row.Reason = fault.VerdictDrift, string(s.redis.FreezeReason())
 	case !s.redis.Sells():

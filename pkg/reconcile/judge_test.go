@@ -17,7 +17,7 @@ func sound() sight {
 	at := drop.Watermark{Epoch: 1, Seq: 9}
 	return sight{
 		lot:    "truffle",
-		ledger: &LedgerLot{Definition: def, Watermark: at, Held: 3, Sold: 2, OpenEpoch: 1, Seen: true},
+		ledger: &drop.LedgerLot{Definition: def, Watermark: at, Held: 3, Sold: 2, OpenEpoch: 1, Seen: true},
 		redis: &drop.LotState{Definition: def, Watermark: at, Totals: drop.Totals{Capacity: 10, Available: 5, Held: 3, Sold: 2},
 			Now: noon, Run: "r1", OpenRun: "r1"},
 	}

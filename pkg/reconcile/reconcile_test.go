@@ -235,7 +235,7 @@ func TestFrozenStoppedAndForgottenLots(t *testing.T) {
 	if row.Verdict != fault.VerdictStopped || row.Reason != "fork" || row.Next != "dropctl explain fork" {
 		t.Errorf("stopped: %+v", row)
 	}
-	_, err = reconcile.Run(t.Context(), wire.ReconcileStock(s.stock), wire.ReconcileLedger(s.ledger), reconcile.Options{Lots: []drop.LotID{"trufle"}})
+	_, err = reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), reconcile.Options{Lots: []drop.LotID{"trufle"}})
 	if !fault.Is(err, fault.NotFound) {
 		t.Errorf("an unknown lot: %v", err)
 	}
@@ -271,7 +271,7 @@ func TestOneRunAtATimeAndEachIsRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reconcile.Run(t.Context(), wire.ReconcileStock(s.stock), l, reconcile.Options{}); fault.ExitOf(err) != fault.ExitBusy {
+	if _, err := reconcile.Run(t.Context(), s.stock, l, reconcile.Options{}); fault.ExitOf(err) != fault.ExitBusy {
 		t.Errorf("a second run: %v", err)
 	}
 	if err := finish(reconcile.Report{}, fault.New(fault.Unavailable, "Redis is away")); err != nil {

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"context"
-	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 )
@@ -19,29 +18,15 @@ type Stock interface {
 	// Records calls fn with every record of a lot, in pages; one may come twice.
 	Records(ctx context.Context, lot drop.LotID, fn func(page []drop.Reservation) error) error
 	// Users calls fn with every user's counters of a lot, in pages.
-	Users(ctx context.Context, lot drop.LotID, fn func(page []UserCount) error) error
+	Users(ctx context.Context, lot drop.LotID, fn func(page []drop.UserCount) error) error
 	// DueEntries calls fn with every due entry of a lot, in pages.
-	DueEntries(ctx context.Context, lot drop.LotID, fn func(page []DueEntry) error) error
-}
-
-// UserCount is what Redis counts for one user of a lot.
-type UserCount struct {
-	User   string
-	Held   int64  // units
-	Bought int64  // units
-	Live   string // attempt of the live hold; "" for none
-}
-
-// DueEntry says when to look at some attempts again.
-type DueEntry struct {
-	At       time.Time
-	Attempts []string
+	DueEntries(ctx context.Context, lot drop.LotID, fn func(page []drop.DueEntry) error) error
 }
 
 // Ledger is the PostgreSQL side. Each call is one consistent read; two calls are not.
 type Ledger interface {
 	// Lots returns these lots, or all of them for nil; one the ledger does not know is absent.
-	Lots(ctx context.Context, lots []drop.LotID) ([]LedgerLot, error)
+	Lots(ctx context.Context, lots []drop.LotID) ([]drop.LedgerLot, error)
 	// WaitingEvents returns the events the ledger has, but cannot fold yet because one before them is missing.
 	WaitingEvents(ctx context.Context, lots []drop.LotID) (map[drop.LotID][]drop.Event, error)
 	// LiveReservations calls fn with every held or confirmed reservation of a lot, in pages. One whose state
@@ -56,17 +41,6 @@ type Ledger interface {
 	// StartRun records that a run begins, alone: fault.Busy while another one runs. finish records how it ended
 	// and lets the next run in; it works with a context of its own, so that an interrupted run is recorded too.
 	StartRun(ctx context.Context, start Start) (finish func(Report, error) error, err error)
-}
-
-// LedgerLot is a lot as the ledger has folded it.
-type LedgerLot struct {
-	drop.Definition // Stock is the capacity
-	drop.Watermark
-	Held      int64
-	Sold      int64
-	OpenEpoch int64  // the newest epoch issued; beyond Epoch until its load is folded
-	Stopped   string // why nothing is folded any more; "" normally
-	Seen      bool   // the ledger has had any event of the lot
 }
 
 // Sales are the finalised units of a lot.

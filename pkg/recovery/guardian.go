@@ -31,18 +31,7 @@ type Stock interface {
 // Ledger is what the guardian needs of PostgreSQL.
 type Ledger interface {
 	// Lots returns every lot.
-	Lots(ctx context.Context) ([]LedgerLot, error)
-}
-
-// LedgerLot is a lot as the ledger has folded it.
-type LedgerLot struct {
-	drop.Definition // Stock is the present capacity
-	Held            int64
-	Sold            int64
-	drop.Watermark             // of the newest event folded
-	OpenEpoch       int64      // the epoch issued last; ahead of Watermark.Epoch until its load is folded
-	Stopped         fault.Code // why nothing more is folded; "" if it is
-	Seen            bool       // the ledger has had at least one event of it
+	Lots(ctx context.Context) ([]drop.LedgerLot, error)
 }
 
 // Action is what the guardian did about a shard, or waits for.
@@ -227,7 +216,7 @@ func (g *Guardian) decide(ctx context.Context, st drop.ShardState, lots bothSide
 
 // lots reads all lots from both sides, the ledger first.
 func (g *Guardian) lots(ctx context.Context) (bothSides, error) {
-	b := bothSides{shards: g.Shards, ledger: map[drop.LotID]LedgerLot{}}
+	b := bothSides{shards: g.Shards, ledger: map[drop.LotID]drop.LedgerLot{}}
 	recorded, err := g.Ledger.Lots(ctx)
 	if err != nil {
 		return b, err
@@ -246,7 +235,7 @@ func (g *Guardian) lots(ctx context.Context) (bothSides, error) {
 // bothSides are the lots as each store has them.
 type bothSides struct {
 	shards int
-	ledger map[drop.LotID]LedgerLot
+	ledger map[drop.LotID]drop.LedgerLot
 	redis  map[drop.LotID]drop.LotState
 }
 

@@ -195,7 +195,7 @@ func (l fakeLedger) CreateLot(ctx context.Context, d drop.Definition, _ string) 
 	err = l.call(ctx, func() error {
 		known := l.ledger[d.Lot]
 		if created = known == nil; created {
-			l.ledger[d.Lot] = &Lot{Definition: d}
+			l.ledger[d.Lot] = &Lot{LedgerLot: drop.LedgerLot{Definition: d}}
 		} else if !known.Seen {
 			known.Definition = d
 		}

@@ -76,11 +76,7 @@ type Ledger interface {
 
 // Lot is a lot as the ledger has folded it.
 type Lot struct {
-	drop.Definition // Stock is the capacity
-	drop.Watermark
-	OpenEpoch    int64  // the newest epoch issued
-	Stopped      string // why nothing is folded any more; "" normally
-	Seen         bool   // the ledger has had any event of the lot
+	drop.LedgerLot
 	AdjustActor  string // who changed the capacity last
 	AdjustReason string // and why; "" if nobody did since the lot was created
 }
@@ -136,10 +132,10 @@ type seeder struct {
 // lookAtDoors looks at every shard, also those without a lot to seed: a shard nobody has used yet must not
 // take the lots of one installation while its neighbours hold another's.
 func (s *seeder) lookAtDoors(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallelism)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallelism)
 	for n := range s.doors {
-		group.Go(func() (err error) {
+		g.Go(func() (err error) {
 			s.doors[n], err = s.stock.ShardState(ctx, n)
 			if err == nil && s.doors[n].Exists && s.doors[n].Installation != s.o.Installation {
 				return fault.New(fault.Foreign, "Redis holds data of installation %s, the ledger is of %s", s.doors[n].Installation, s.o.Installation)
@@ -147,7 +143,7 @@ func (s *seeder) lookAtDoors(ctx context.Context) error {
 			return err
 		})
 	}
-	return group.Wait()
+	return g.Wait()
 }
 
 // chunk plans and applies some rows under their locks. An error means that none of them was attempted.
@@ -182,18 +178,18 @@ func (s *seeder) chunk(ctx context.Context, rows []Row) ([]Item, error) {
 
 // apply carries out what was planned. Every failure stays with its step.
 func (s *seeder) apply(ctx context.Context, steps []*step) {
-	var group errgroup.Group
-	group.SetLimit(parallelism)
+	var g errgroup.Group
+	g.SetLimit(parallelism)
 	for _, st := range steps {
 		if st.err != nil {
 			continue
 		}
-		group.Go(func() error {
+		g.Go(func() error {
 			st.err = s.applyOne(ctx, st)
 			return nil
 		})
 	}
-	_ = group.Wait() // no step returns an error
+	_ = g.Wait() // no step returns an error
 	s.record(ctx, steps)
 }
 

@@ -397,12 +397,8 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 	})
 }
 
-// UserCount is what Redis counts for a user of a lot. Live is the attempt of the live hold, or "".
-type UserCount struct {
-	User         string
-	Held, Bought int64
-	Live         string
-}
+// UserCount is what Redis counts for a user of a lot.
+type UserCount = drop.UserCount
 
 // Users hands every user record of a lot to fn, in pages.
 func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]UserCount) error) error {
@@ -471,11 +467,8 @@ func (s *Stock) resPages(ctx context.Context, lot drop.LotID, fn func([]string) 
 	}
 }
 
-// DueEntry says when attempts are looked at again. The records' own deadlines are what counts.
-type DueEntry struct {
-	At       time.Time
-	Attempts []string
-}
+// DueEntry says when attempts are looked at again.
+type DueEntry = drop.DueEntry
 
 // DueEntries hands every due entry of a lot to fn, earliest first, in pages.
 func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]DueEntry) error) error {

@@ -10,21 +10,12 @@ import (
 // Bookings is what finalise needs of PostgreSQL.
 type Bookings interface {
 	// ClaimPending gives the worker up to limit confirmed reservations, for the length of a lease.
-	ClaimPending(ctx context.Context, worker string, lease time.Duration, limit int) ([]Pending, error)
+	ClaimPending(ctx context.Context, worker string, lease time.Duration, limit int) ([]drop.Pending, error)
 	// FinishPending books what the worker claimed as sold and returns how many; what went to another worker
 	// meanwhile is left to that one.
-	FinishPending(ctx context.Context, worker string, claimed []Pending) (int, error)
+	FinishPending(ctx context.Context, worker string, claimed []drop.Pending) (int, error)
 	// Unbooked returns how many confirmed reservations are not booked, those claimed by others included.
 	Unbooked(ctx context.Context) (int64, error)
-}
-
-// Pending is a confirmed reservation that one worker has claimed.
-type Pending struct {
-	Reservation drop.ReservationID
-	User        string
-	Units       int64
-	Ref         string // payment reference given at the confirmation
-	Confirmed   time.Time
 }
 
 const (
@@ -58,7 +49,7 @@ func (w *Worker) finalise(ctx context.Context) error {
 
 // book finishes a claim. Dropping it would block its reservations for the rest of the lease, so it is tried
 // again until then, and a stop lets the attempt under way end.
-func (w *Worker) book(ctx context.Context, claimed []Pending) error {
+func (w *Worker) book(ctx context.Context, claimed []drop.Pending) error {
 	leased := time.Now().Add(lease)
 	pause := backoff{}
 	for {

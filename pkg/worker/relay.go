@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
@@ -30,12 +29,12 @@ type Outbox interface {
 type Journal interface {
 	// Apply records events, and keeps what is none as dead letters. When it returns nil the ledger has all of
 	// them, durably. It may be repeated with the same events at any time.
-	Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (Applied, error)
+	Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error)
 	// FoldWaiting folds events that wait although nothing is missing before them, and returns how many.
 	FoldWaiting(ctx context.Context) (int, error)
 	// Gaps returns places in a lot's history that the ledger has not got although it has had later ones for
 	// at least that long.
-	Gaps(ctx context.Context, open time.Duration) ([]Gap, error)
+	Gaps(ctx context.Context, open time.Duration) ([]drop.Gap, error)
 	// Server names the server and its timeline; it changes when another one has taken over.
 	Server(ctx context.Context) (string, error)
 	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
@@ -43,23 +42,6 @@ type Journal interface {
 	TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error)
 	// ChargeTokens takes n more, below zero if need be, or gives back -n.
 	ChargeTokens(ctx context.Context, n int) error
-}
-
-// Applied is what one call of Apply did.
-type Applied struct {
-	Folded     int // events folded, among them some that had been waiting
-	Duplicates int
-	Dead       int                       // new dead letters
-	Stopped    map[drop.LotID]fault.Code // lots that it stopped, and why
-}
-
-// Gap is a place in a lot's history that the ledger has not got, although it has later ones.
-type Gap struct {
-	Lot   drop.LotID
-	Epoch int64
-	From  int64     // first seq missing
-	To    int64     // last seq missing
-	Since time.Time // when the first event behind the gap arrived
 }
 
 const (
@@ -253,15 +235,16 @@ func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.P
 }
 
 // applied counts, says aloud what needs somebody, and wakes finalise.
-func (w *Worker) applied(did Applied) {
+func (w *Worker) applied(did drop.Applied) {
 	w.done.events.Add(int64(did.Folded))
 	w.done.duplicates.Add(int64(did.Duplicates))
 	w.done.parked.Add(int64(did.Dead))
 	if did.Dead > 0 {
 		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl outbox list")
 	}
-	for lot, reason := range did.Stopped {
-		w.log.Error("the ledger folds no more events of this lot", "lot", lot, "reason", reason, "next", recovery.Finding{Reason: reason, Lots: []drop.LotID{lot}}.Next())
+	for _, stopped := range did.Stopped {
+		w.log.Error("the ledger folds no more events of this lot", "lot", stopped.Lot, "reason", stopped.Code,
+			"next", recovery.Finding{Reason: stopped.Code, Lots: []drop.LotID{stopped.Lot}}.Next())
 	}
 	select {
 	case w.confirmed <- struct{}{}:

@@ -72,7 +72,7 @@ func (w *Worker) watchServer(ctx context.Context) error {
 
 // fillGaps sends again what the outbox still has of every lot that has waited for a missing event longer
 // than age, and returns those lots.
-func (w *Worker) fillGaps(ctx context.Context, age time.Duration) ([]Gap, error) {
+func (w *Worker) fillGaps(ctx context.Context, age time.Duration) ([]drop.Gap, error) {
 	gaps, err := w.ledger.Gaps(ctx, age)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark)
 }
 
 // sayGaps raises the alarm for lots that had no gap the last time, and returns the lots that have one now.
-func (w *Worker) sayGaps(before []drop.LotID, gaps []Gap) []drop.LotID {
+func (w *Worker) sayGaps(before []drop.LotID, gaps []drop.Gap) []drop.LotID {
 	var now []drop.LotID
 	for _, g := range gaps {
 		now = append(now, g.Lot)

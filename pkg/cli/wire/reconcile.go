@@ -7,47 +7,15 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/reconcile"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
-
-// ReconcileStock is Redis as reconcile sees it.
-func ReconcileStock(s *stock.Stock) reconcile.Stock { return reconcileStock{s} }
-
-type reconcileStock struct{ *stock.Stock }
-
-func (s reconcileStock) Users(ctx context.Context, lot drop.LotID, fn func([]reconcile.UserCount) error) error {
-	return s.Stock.Users(ctx, lot, func(page []stock.UserCount) error {
-		out := make([]reconcile.UserCount, len(page))
-		for i, u := range page {
-			out[i] = reconcile.UserCount(u)
-		}
-		return fn(out)
-	})
-}
-
-func (s reconcileStock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]reconcile.DueEntry) error) error {
-	return s.Stock.DueEntries(ctx, lot, func(page []stock.DueEntry) error {
-		out := make([]reconcile.DueEntry, len(page))
-		for i, d := range page {
-			out[i] = reconcile.DueEntry(d)
-		}
-		return fn(out)
-	})
-}
 
 // ReconcileLedger is PostgreSQL as reconcile sees it.
 func ReconcileLedger(l *ledger.Ledger) reconcile.Ledger { return reconcileLedger{l} }
 
 type reconcileLedger struct{ *ledger.Ledger }
 
-func (l reconcileLedger) Lots(ctx context.Context, ids []drop.LotID) ([]reconcile.LedgerLot, error) {
-	lots, err := l.Ledger.Lots(ctx, ids)
-	out := make([]reconcile.LedgerLot, len(lots))
-	for i, lot := range lots {
-		out[i] = reconcile.LedgerLot{Definition: lot.Definition, Watermark: lot.Watermark, Held: lot.Held, Sold: lot.Sold,
-			OpenEpoch: lot.OpenEpoch, Stopped: string(lot.Stopped), Seen: lot.Seen}
-	}
-	return out, err
+func (l reconcileLedger) Lots(ctx context.Context, ids []drop.LotID) ([]drop.LedgerLot, error) {
+	return ledgerLots(ctx, l.Ledger, ids)
 }
 
 // LiveReservations leaves out holds that the ledger rejected: they count nowhere.

@@ -60,8 +60,7 @@ func (l seedLedger) Lots(ctx context.Context, ids []drop.LotID) ([]seed.Lot, err
 	lots, err := l.Ledger.Lots(ctx, ids)
 	out := make([]seed.Lot, len(lots))
 	for i, lot := range lots {
-		out[i] = seed.Lot{Definition: lot.Definition, Watermark: lot.Watermark, OpenEpoch: lot.OpenEpoch, Stopped: string(lot.Stopped), Seen: lot.Seen,
-			AdjustActor: lot.AdjustActor, AdjustReason: lot.AdjustReason}
+		out[i] = seed.Lot{LedgerLot: lot.LedgerLot, AdjustActor: lot.AdjustActor, AdjustReason: lot.AdjustReason}
 	}
 	return out, err
 }

@@ -4,12 +4,9 @@ package wire
 
 import (
 	"context"
-	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
-	"github.com/dropctl/dropctl/pkg/recovery"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -19,49 +16,17 @@ func WorkerLedger(l *ledger.Ledger) worker.Ledger { return workerLedger{l} }
 type workerLedger struct{ *ledger.Ledger }
 
 // Lots returns every lot.
-func (l workerLedger) Lots(ctx context.Context) ([]recovery.LedgerLot, error) {
-	lots, err := l.Ledger.Lots(ctx, nil)
-	out := make([]recovery.LedgerLot, len(lots))
+func (l workerLedger) Lots(ctx context.Context) ([]drop.LedgerLot, error) {
+	return ledgerLots(ctx, l.Ledger, nil)
+}
+
+func ledgerLots(ctx context.Context, l *ledger.Ledger, ids []drop.LotID) ([]drop.LedgerLot, error) {
+	lots, err := l.Lots(ctx, ids)
+	out := make([]drop.LedgerLot, len(lots))
 	for i, lot := range lots {
-		out[i] = recovery.LedgerLot{Definition: lot.Definition, Held: lot.Held, Sold: lot.Sold, Watermark: lot.Watermark,
-			OpenEpoch: lot.OpenEpoch, Stopped: lot.Stopped, Seen: lot.Seen}
+		out[i] = lot.LedgerLot
 	}
 	return out, err
-}
-
-func (l workerLedger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (worker.Applied, error) {
-	did, err := l.Ledger.Apply(ctx, events, poison)
-	out := worker.Applied{Folded: did.Folded, Duplicates: did.Duplicates, Dead: did.Dead, Stopped: map[drop.LotID]fault.Code{}}
-	for _, lot := range did.Stopped {
-		out.Stopped[lot.Lot] = lot.Code
-	}
-	return out, err
-}
-
-func (l workerLedger) Gaps(ctx context.Context, open time.Duration) ([]worker.Gap, error) {
-	gaps, err := l.Ledger.Gaps(ctx, open)
-	out := make([]worker.Gap, len(gaps))
-	for i, gap := range gaps {
-		out[i] = worker.Gap(gap)
-	}
-	return out, err
-}
-
-func (l workerLedger) ClaimPending(ctx context.Context, name string, lease time.Duration, limit int) ([]worker.Pending, error) {
-	claimed, err := l.Ledger.ClaimPending(ctx, name, lease, limit)
-	out := make([]worker.Pending, len(claimed))
-	for i, p := range claimed {
-		out[i] = worker.Pending(p)
-	}
-	return out, err
-}
-
-func (l workerLedger) FinishPending(ctx context.Context, name string, claimed []worker.Pending) (int, error) {
-	list := make([]ledger.Pending, len(claimed))
-	for i, p := range claimed {
-		list[i] = ledger.Pending(p)
-	}
-	return l.Ledger.FinishPending(ctx, name, list)
 }
 
 func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {

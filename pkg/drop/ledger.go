@@ -1,0 +1,57 @@
+package drop
+
+import (
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// LedgerLot is a lot as the ledger has folded it.
+type LedgerLot struct {
+	Definition // Stock is the capacity
+	Held       int64
+	Sold       int64
+	Watermark             // of the newest event folded
+	OpenEpoch  int64      // issued last; beyond Epoch until its load is folded; 0: none yet
+	Stopped    fault.Code // why nothing more is folded; "" normally
+	Seen       bool       // an event of the lot ever arrived
+}
+
+// Totals returns the lot's counters. Available is what neither hold nor sale takes.
+func (l LedgerLot) Totals() Totals {
+	return Totals{Capacity: l.Stock, Available: l.Stock - l.Held - l.Sold, Held: l.Held, Sold: l.Sold}
+}
+
+// Applied says what became of the events of one call.
+type Applied struct {
+	Duplicates int // events and poison the ledger had already
+	Folded     int // events folded, among them some that had been waiting
+	Waiting    int // events kept until one before them arrives or their lot is rebuilt
+	Dead       int // events and poison kept as dead letters
+	Stopped    []StoppedLot
+}
+
+// StoppedLot is a lot of which the ledger folds nothing more, and why.
+type StoppedLot struct {
+	Lot    LotID
+	Code   fault.Code
+	Reason string
+}
+
+// Gap is a place in a lot's history that the ledger has not got, although it has later ones.
+type Gap struct {
+	Lot   LotID
+	Epoch int64
+	From  int64     // first seq missing
+	To    int64     // last seq missing
+	Since time.Time // when the first event behind the gap arrived
+}
+
+// Pending is a confirmed reservation that one worker has claimed to charge and finalise.
+type Pending struct {
+	Reservation ReservationID
+	User        string
+	Units       int64  // to be charged; the same at every attempt
+	Ref         string // payment reference given at the confirmation
+	Confirmed   time.Time
+}
