@@ -3,12 +3,12 @@
 --
 -- KEYS  gated, see common.lua, one lot
 -- ARGV  4 lot id, 5 actor, 6 reason, 7 how many due attempts may be looked at, 8 '1' for a trial that changes nothing, then either
---       'to' or 'by', number, expected capacity; or pairs of field and value (status limit hold max_hold window late name)
+--       'to' or 'by', number, expected capacity; or pairs of field and value (status limit hold max_hold opens closes late name)
 -- Reply ok, detail, now, 'changed' | 'same', then the lot's fields and values
---       conflict, 'expect', capacity | conflict, 'units', least capacity | again
+--       conflict, 'expect', capacity | conflict, 'units', least capacity | conflict, 'rule', field | again
 
 local RULES = { 'epoch', 'status', 'limit', 'hold', 'max_hold', 'window', 'late' } -- their order in `rule`
-local FIELDS = { status = true, limit = true, hold = true, max_hold = true, window = true, late = true, name = true }
+local FIELDS = { status = true, limit = true, hold = true, max_hold = true, opens = true, closes = true, late = true, name = true }
 
 local shut = door()
 if shut then return shut end
@@ -16,12 +16,20 @@ local L, code, detail = read_lot(ARGV[4], 5)
 if not L then return { code, detail or '' } end
 if not read_totals(L) then return { 'corrupt', L.id } end
 L.name = call('HGET', KEYS[5], 'name') or ''
-local trial = ARGV[8] == '1'
+local opens, closes = match(L.window, '^(%d*)/(%d*)$')
+L.opens, L.closes = opens or '', closes or ''
+local budget, trial = tonumber(ARGV[7]), ARGV[8] == '1'
+
+local function rule()
+  local values = {}
+  for i, field in ipairs(RULES) do values[i] = L[field] end
+  return concat(values, '\t')
+end
 
 -- emit_picture: the event that carries the lot as it now stands.
 local function emit_picture(letter)
-  local seq, opens, closes = next_seq(L), match(L.window, '^(%d*)/(%d*)$')
-  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), L.status, L.limit, L.hold, L.max_hold, opens or '', closes or '', L.late, L.name }
+  local seq = next_seq(L)
+  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), L.status, L.limit, L.hold, L.max_hold, L.opens, L.closes, L.late, L.name }
   emit(concat(f, '\t') .. '\n')
 end
 
@@ -32,8 +40,10 @@ local function adjust(mode, number, expect)
   if L.capacity ~= expect then return 'conflict', { 'conflict', 'expect', fmt('%d', L.capacity) } end
   if target > 1e9 then return 'conflict', { 'invalid', 'capacity' } end
   local short = L.held + L.sold - target
-  if short > 0 and not trial then
-    local _, more = take_back(L, L.available + short, tonumber(ARGV[7]))
+  if short > 0 and trial then
+    L.held = L.held - due_units(L.k, budget)
+  elseif short > 0 then
+    local _, more = take_back(L, L.available + short, budget)
     if L.held + L.sold > target and more then return 'conflict', { 'again', '' } end
   end
   if target < 0 or L.held + L.sold > target then return 'conflict', { 'conflict', 'units', fmt('%d', L.held + L.sold) } end
@@ -52,12 +62,14 @@ local function change()
     end
   end
   if not differs then return 'same' end
+  -- Checked here as well as by the caller: another change may have come between its look and this call.
+  if tonumber(L.hold) > tonumber(L.max_hold) then return 'conflict', { 'conflict', 'rule', 'max_hold' } end
+  if L.opens ~= '' and L.closes ~= '' and tonumber(L.closes) <= tonumber(L.opens) then return 'conflict', { 'conflict', 'rule', 'closes' } end
+  L.window = L.opens .. L.closes ~= '' and L.opens .. '/' .. L.closes or ''
   if not trial then
-    local rule = {}
-    for i, field in ipairs(RULES) do rule[i] = L[field] end
     emit_picture('g')
     prove()
-    call('HSET', KEYS[5], 'rule', concat(rule, '\t'), 'name', L.name)
+    call('HSET', KEYS[5], 'rule', rule(), 'name', L.name)
   end
   return 'changed'
 end
@@ -71,14 +83,14 @@ else
   for i = 9, #ARGV, 2 do
     if not FIELDS[ARGV[i]] or not ARGV[i + 1] then return { 'invalid', ARGV[i] } end
   end
-  outcome = change()
+  outcome, refusal = change()
 end
 save({ L })
 if refusal then return refusal end
 local reply = { 'ok', '', now_s, outcome }
 for _, v in ipairs(call('HGETALL', KEYS[5])) do reply[#reply + 1] = v end
 if trial then
-  local as_if = { 'live', fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, now_s, L.due), 'totals', fmt('%d\t%d', L.sold, L.capacity) }
+  local as_if = { 'live', fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, now_s, L.due), 'totals', fmt('%d\t%d', L.sold, L.capacity), 'rule', rule(), 'name', L.name }
   for _, v in ipairs(as_if) do reply[#reply + 1] = v end
 end
 return reply

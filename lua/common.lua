@@ -3,7 +3,8 @@
 -- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 wake, then three for each lot: lot, res, due.
 -- ARGV of a gated script: 1 run id of the server as this connection saw it, 2 owner (installation/P),
 --      3 key_retention in ms; the rest is the script's own.
--- Replies start with a status: `ok`, or an error code followed by its detail. Nothing was written unless `ok`.
+-- Replies start with a status: `ok`, or an error code followed by its detail. Unless it is `ok` or `again`, nothing was
+-- written but what is always true: due holds taken back, a freeze because of the clock.
 --
 -- A script has no rollback, so no write may fail after one that counts. Reading a key proves its type; save() begins
 -- with the writes to keys that were not read (a stray due entry means nothing); prove() reads them all where a script
@@ -20,8 +21,9 @@
 --   c user asked qty n last rest refunded from ref late confirmed
 --   r asked qty n last ended late                       released
 --   x asked qty n last ended user late                  expired; the user is needed to take it anew
---   f asked qty n last ended total late                 refunded in full
--- `late` is the digest of the payment reference for which paid_late was written.
+--   f asked qty n last ended total late from paid       refunded in full
+-- `late` is the digest of the payment reference for which paid_late was written, `paid` that of the one confirmed with,
+-- `from` the n of the expired hold that a late confirm took anew (0: none).
 -- Also in `res`, by "@" and the user: held, bought, attempt of the live hold. One hash, so that a hold is one write.
 local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
 local ATTEMPT = 26
@@ -238,11 +240,14 @@ local function take_back_entry(L, member, score, budget)
     file_due(L, now + retention, concat(gone))
   end
   for i, attempt in ipairs(attempts) do
-    local at = ended(records[i])
+    -- What is not over yet is filed again: this entry may have been the only one.
+    local at, user, _, _, _, deadline = ended(records[i]), parse_hold(records[i])
     if at and at + retention <= now then
       forget[#forget + 1] = attempt
     elseif at then
       file_due(L, at + retention, attempt)
+    elseif user and deadline > now then
+      file_due(L, deadline, attempt)
     end
   end
   if #forget > 0 then call('HDEL', KEYS[L.k + 1], unpack(forget)) end
@@ -250,18 +255,34 @@ local function take_back_entry(L, member, score, budget)
 end
 
 -- take_back: expire due holds until `want` units are available, looking at no more than `budget` attempts.
--- Returns how many expired and whether due entries are left.
+-- Returns how many expired, whether due entries are left, and what is left of the budget.
 local function take_back(L, want, budget)
   local expired = 0
   while L.available < want do
     local e = call('ZRANGEBYSCORE', KEYS[L.k + 2], '-inf', now_s, 'WITHSCORES', 'LIMIT', 0, 1)
-    if not e[1] then return expired, false end
-    if not (budget >= 1) then return expired, true end
+    if not e[1] then return expired, false, budget end
+    if not (budget >= 1) then return expired, true, budget end
     prove()
     local looked, n = take_back_entry(L, e[1], e[2], budget)
     budget, expired = budget - looked, expired + n
   end
-  return expired, false
+  return expired, false, budget
+end
+
+-- due_units: units of the lot's holds whose deadline has passed, as far as the budget of attempts reaches.
+local function due_units(k, budget)
+  local units, seen = 0, {}
+  for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[k + 2], '-inf', now_s, 'LIMIT', 0, budget)) do
+    local attempts = attempts_of(member, budget)
+    budget = budget - #attempts
+    if #attempts == 0 then return units end
+    for i, record in ipairs(call('HMGET', KEYS[k + 1], unpack(attempts))) do
+      local user, _, qty, _, deadline = parse_hold(record)
+      if user and deadline <= now and not seen[attempts[i]] then units = units + qty end
+      seen[attempts[i]] = true
+    end
+  end
+  return units
 end
 
 -- left: how many more units the user may take; -1 without a limit.

@@ -3,10 +3,10 @@
 --
 -- KEYS  gated, see common.lua
 -- ARGV  4 how many due attempts may be looked at for each lot, 5 number of lots; for each lot its id, the number n of
---       its requests, then for each request eight values:
+--       its requests, then for each request seven values:
 --       attempt, n (the seq that held it), action (c|r|e|f), number (confirm: units, 0 all; release: units that stay held;
 --       extend: ms; refund: units in all, -1 all), payment reference (refund: "1" restock, "0" not), late ('' the lot's),
---       digest of the reference, "actor\treason".
+--       "actor\treason".
 --       Attempts are distinct within a lot.
 -- Reply ok, detail, now, then for each lot "" (or "!" and "code detail") and one line a request:
 --       + left record | = left record (already so) | ! code a b c | again
@@ -18,8 +18,8 @@ if shut then return shut end
 local budget = tonumber(ARGV[4])
 
 -- Which fields of a record are numbers, and how many fields it has at least.
-local NUMBERS = { h = { 4, 5, 6, 7 }, c = { 4, 5, 6, 7, 8, 9 }, r = { 3, 4, 5, 6 }, x = { 3, 4, 5, 6 }, f = { 3, 4, 5, 6, 7 } }
-local FIELDS = { h = 7, c = 12, r = 7, x = 8, f = 8 }
+local NUMBERS = { h = { 4, 5, 6, 7 }, c = { 4, 5, 6, 7, 8, 9 }, r = { 3, 4, 5, 6 }, x = { 3, 4, 5, 6 }, f = { 3, 4, 5, 6, 7, 9 } }
+local FIELDS = { h = 7, c = 12, r = 7, x = 8, f = 10 }
 
 -- parse: a record as a table; s is its letter. Numbers stay text where only copied. A damaged record is none: an error
 -- in the middle of a call would leave half of it written.
@@ -39,7 +39,7 @@ local function parse(record)
   elseif f[1] == 'x' then
     return { s = 'x', asked = f[2], qty = tonumber(f[3]), n = f[4], last = f[5], ended = f[6], user = f[7], late = f[8] }
   elseif f[1] == 'f' then
-    return { s = 'f', asked = f[2], qty = tonumber(f[3]), n = f[4], last = f[5], ended = f[6], total = tonumber(f[7]), late = f[8] }
+    return { s = 'f', asked = f[2], qty = tonumber(f[3]), n = f[4], last = f[5], ended = f[6], total = tonumber(f[7]), late = f[8], from = f[9], paid = f[10] }
   end
 end
 
@@ -55,19 +55,19 @@ local function text(r)
   elseif r.s == 'x' then
     f = { 'x', r.asked, r.qty, r.n, r.last, r.ended, r.user, r.late }
   else
-    f = { 'f', r.asked, r.qty, r.n, r.last, r.ended, r.total, r.late }
+    f = { 'f', r.asked, r.qty, r.n, r.last, r.ended, r.total, r.late, r.from, r.paid }
   end
   return concat(f, '\t')
 end
 
--- A request in work: q has attempt, n, number, ref, late, digest, who; r is its record, u its user's counters.
+-- A request in work: q has attempt, n, number, ref, late, who; r is its record, u its user's counters.
 
 local function event(q, letter, seq, r, user, qty, extra)
   emit(q.attempt .. '\t' .. letter .. '\t' .. seq .. '\t' .. r.n .. '\t' .. user .. '\t' .. qty .. '\t' .. q.who .. extra .. '\n')
 end
 
 local function done(L, q, mark)
-  return mark .. '\t' .. left(L, q.u) .. '\t' .. text(q.r)
+  return mark .. '\t' .. (q.u and left(L, q.u) or -1) .. '\t' .. text(q.r)
 end
 
 local function changed(L, q, r)
@@ -76,16 +76,28 @@ local function changed(L, q, r)
   return done(L, q, '+')
 end
 
+-- digest: by what a record remembers a payment reference; '' for none.
+local function digest(ref)
+  return ref == '' and '' or sub(redis.sha1hex(ref), 1, 10)
+end
+
+-- unknown_money: whether a refused confirm brings a payment that belongs to no units and was not written down yet.
+local function unknown_money(q, r)
+  if q.action ~= 'c' or q.ref == '' or r.s == 'h' then return false end
+  local d = digest(q.ref)
+  return r.late ~= d and r.paid ~= d and not (r.s == 'c' and r.ref == q.ref)
+end
+
 -- refused: the answer to another wish. A confirm that brings money nobody has units for writes paid_late once.
 local function refused(L, q, code, extra)
   local r = q.r
-  if q.action == 'c' and q.ref ~= '' and r.s ~= 'h' and r.late ~= q.digest and not (r.s == 'c' and r.ref == q.ref) then
-    r.late = q.digest
+  if unknown_money(q, r) then
+    r.late = digest(q.ref)
     r.last = next_seq(L)
     event(q, 'p', r.last, r, r.user or '', r.qty, '\t' .. q.ref)
     changed(L, q, r)
   end
-  return '!\t' .. code .. '\t' .. (extra or (left(L, q.u) .. '\t' .. text(r)))
+  return '!\t' .. code .. '\t' .. (extra or ((q.u and left(L, q.u) or -1) .. '\t' .. text(r)))
 end
 
 -- tomb: files a terminal record for the end of its retention.
@@ -219,7 +231,7 @@ local function refund(L, q)
   u.bought = math.max(0, u.bought - back)
   r.qty, r.refunded, r.last = r.qty - back, total, seq
   if r.qty > 0 then return changed(L, q, r) end
-  return tomb(L, q, { s = 'f', asked = r.asked, qty = 0, n = r.n, last = seq, ended = now_s, total = total, late = r.late })
+  return tomb(L, q, { s = 'f', asked = r.asked, qty = 0, n = r.n, last = seq, ended = now_s, total = total, late = r.late, from = r.from, paid = digest(r.ref) })
 end
 
 local actions = { c = confirm, r = release, e = extend, f = refund }
@@ -228,10 +240,10 @@ local actions = { c = confirm, r = release, e = extend, f = refund }
 local function requests(n, at)
   local qs = {}
   for i = 0, n - 1 do
-    local b = at + 8 * i
-    local q = { attempt = ARGV[b], n = ARGV[b + 1], action = ARGV[b + 2], number = tonumber(ARGV[b + 3]), ref = ARGV[b + 4], late = ARGV[b + 5], digest = ARGV[b + 6], who = ARGV[b + 7] }
+    local b = at + 7 * i
+    local q = { attempt = ARGV[b], n = ARGV[b + 1], action = ARGV[b + 2], number = tonumber(ARGV[b + 3]), ref = ARGV[b + 4], late = ARGV[b + 5], who = ARGV[b + 6] }
     local least = q.action == 'f' and -1 or 0
-    if not q.who or #q.attempt ~= ATTEMPT or not actions[q.action] or not tonumber(q.n) then return nil end
+    if not match(q.who or '', '^%C*\t%C*$') or #q.attempt ~= ATTEMPT or not actions[q.action] or not tonumber(q.n) or match(q.ref, '%c') then return nil end
     if not (q.number and q.number >= least and q.number <= 1e11 and q.number % 1 == 0) then return nil end
     qs[#qs + 1] = q
   end
@@ -256,7 +268,7 @@ end
 
 -- named: whether the request's id names this record: by the seq that held it, or by the hold it was taken anew from.
 local function named(q, r)
-  return q.n == r.n or (r.s == 'c' and q.n == r.from)
+  return q.n == r.n or ((r.s == 'c' or r.s == 'f') and q.n == r.from)
 end
 
 -- users_of: the counters of every user concerned, each read once and shared by the user's requests.
@@ -307,7 +319,7 @@ for j = 1, tonumber(ARGV[5]) do
   else
     reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
   end
-  at = at + 2 + 8 * n
+  at = at + 2 + 7 * n
 end
 
 for _, L in ipairs(lots) do

@@ -2,13 +2,13 @@
 -- sweep: expires due holds of lots of one shard, and forgets tombstones past their retention.
 --
 -- KEYS  gated, see common.lua
--- ARGV  4 how many attempts may be looked at for each lot, then the lots' ids
+-- ARGV  4 how many attempts may be looked at in all, then the lots' ids
 -- Reply ok, detail, now, number of holds expired, whether due entries are left (0|1), the shard's earliest due time in ms or ''
 
 local shut = door()
 if shut then return shut end
 prove()
-local lots, strays, expired, more = {}, {}, 0, 0
+local lots, strays, expired, more, budget = {}, {}, 0, 0, tonumber(ARGV[4])
 for j = 5, #ARGV do
   local L, code, detail = read_lot(ARGV[j], 2 + 3 * (j - 4))
   if code == 'lot_frozen' then return { code, detail } end
@@ -16,7 +16,8 @@ for j = 5, #ARGV do
 end
 if #strays > 0 then call('ZREM', KEYS[3], unpack(strays)) end
 for _, L in ipairs(lots) do
-  local n, rest = take_back(L, math.huge, tonumber(ARGV[4]))
+  local n, rest
+  n, rest, budget = take_back(L, math.huge, budget)
   expired, more = expired + n, rest and 1 or more
   -- The lot's next due time is known only when its entries are: those of this call are not stored yet.
   local first = call('ZRANGE', KEYS[L.k + 2], 0, 0, 'WITHSCORES')

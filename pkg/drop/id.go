@@ -87,14 +87,7 @@ func AttemptOf(lot LotID, user, key string) string {
 		buf = binary.BigEndian.AppendUint32(buf, uint32(len(part)))
 		buf = append(buf, part...)
 	}
-	return digest(buf)
-}
-
-// RefDigest returns 128 bits of a payment reference, by which a script recognises a reference it has seen.
-func RefDigest(ref string) string { return digest([]byte(ref)) }
-
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
+	sum := sha256.Sum256(buf)
 	return attemptEncoding.EncodeToString(sum[:16])
 }
 

@@ -185,6 +185,7 @@ type LotState struct {
 	Run       string    // run id of the server that answered
 	OpenRun   string    // run id the shard is open on
 	Frozen    string    // freeze reason of the shard or lot; "" if it sells
+	Damaged   string    // why the lot's data cannot be read; the definition and the counters then mean nothing
 }
 
 // Sells reports whether the door stands open: not frozen and on the server it was opened on.

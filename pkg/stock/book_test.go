@@ -1,6 +1,8 @@
 package stock
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -58,7 +60,7 @@ func (b *book) user(name string) *tally {
 
 // left is how many more units a user may take; -1 without a limit. A user unknown to a record counts as one who has nothing.
 func (b *book) left(user string) int64 {
-	if b.def.Limit == 0 {
+	if b.def.Limit == 0 || user == "" { // nobody: a tombstone that names no user
 		return -1
 	}
 	u := b.user(user)
@@ -162,7 +164,7 @@ func (b *book) settle(q drop.SettleRequest, now int64) verdict {
 	switch {
 	case r == nil:
 		return verdict{code: fault.NotFound}
-	case r.n != q.ID.N && (r.state != drop.Confirmed || r.from != q.ID.N):
+	case r.n != q.ID.N && (r.state != drop.Confirmed && r.state != drop.Refunded || r.from != q.ID.N):
 		if q.ID.N < r.n {
 			return verdict{code: fault.HoldExpired}
 		}
@@ -193,11 +195,21 @@ func (b *book) already(q drop.SettleRequest, r *entry) verdict {
 
 var endings = map[drop.State]fault.Code{drop.Confirmed: fault.AlreadyConfirmed, drop.Released: fault.AlreadyReleased, drop.Refunded: fault.AlreadyRefunded, drop.Expired: fault.HoldExpired}
 
+// refDigest is what a record remembers of a payment reference.
+func refDigest(ref string) string {
+	if ref == "" {
+		return ""
+	}
+	sum := sha1.Sum([]byte(ref))
+	return hex.EncodeToString(sum[:])[:10]
+}
+
 // unpaid refuses a confirm. Money that nobody has units for is told of once.
 func (b *book) unpaid(code fault.Code, q drop.SettleRequest, r *entry) verdict {
 	v := verdict{code: code, remaining: b.left(r.owner())}
-	digest := drop.RefDigest(q.Ref)[:10]
-	if q.Ref == "" || r.state == drop.Held || r.late == digest || r.state == drop.Confirmed && r.ref == q.Ref {
+	digest := refDigest(q.Ref)
+	sold := r.state == drop.Confirmed || r.state == drop.Refunded
+	if q.Ref == "" || r.state == drop.Held || r.late == digest || sold && r.ref == q.Ref {
 		return v
 	}
 	r.late, r.last = digest, b.next()
@@ -413,7 +425,7 @@ func (r *entry) text() string {
 	case drop.Expired:
 		f = append(f, "x", r.asked, r.qty, r.n, r.last, r.since, r.user, r.late)
 	case drop.Refunded:
-		f = append(f, "f", r.asked, r.qty, r.n, r.last, r.since, r.refunded, r.late)
+		f = append(f, "f", r.asked, r.qty, r.n, r.last, r.since, r.refunded, r.late, r.from, refDigest(r.ref))
 	}
 	parts := make([]string, len(f))
 	for i, v := range f {

@@ -36,7 +36,7 @@ type request struct {
 	kind    kind
 	lot     drop.LotID
 	rival   string      // two requests with the same rival must not share a batch: the user (reserve), the attempt (settle)
-	columns [8]string   // reserve: 7 columns, settle: 8 values; see the scripts
+	columns [7]string   // reserve: its columns, settle: its row; see the scripts
 	call    *invocation // callKind
 	state   atomic.Int32
 	done    chan result // capacity 1
@@ -61,32 +61,30 @@ type shard struct {
 	number int
 	keys   shardKeys
 
-	mu    sync.Mutex
-	queue []*request
-	busy  int
-	idle  []*lane
+	mu     sync.Mutex
+	queue  []*request
+	busy   int
+	idle   []*lane
+	closed bool
 }
 
 // do hands a request to the shard and waits for its result. When ctx ends first, a request that was not sent yet is
 // taken back (unavailable); one that was sent has an unknown outcome.
 func (s *Stock) do(ctx context.Context, sh *shard, r *request) (result, error) {
 	if err := ctx.Err(); err != nil {
-		return result{}, err
-	}
-	select {
-	case <-s.closed:
-		return result{}, closedFault()
-	default:
+		return result{}, s.notSent(err)
 	}
 	r.done = make(chan result, 1)
-	sh.submit(r)
+	if !sh.submit(r) {
+		return result{}, closedFault()
+	}
 	select {
 	case res := <-r.done:
 		return res, res.err
 	case <-ctx.Done():
 	}
 	if r.state.CompareAndSwap(waiting, gone) {
-		return result{}, fault.Wrap(fault.Unavailable, ctx.Err(), "Redis at %s is too slow; the request was not sent", s.target).WithHint("try again")
+		return result{}, s.notSent(ctx.Err())
 	}
 	select {
 	case res := <-r.done:
@@ -96,46 +94,72 @@ func (s *Stock) do(ctx context.Context, sh *shard, r *request) (result, error) {
 	return result{}, fault.Wrap(fault.OutcomeUnknown, ctx.Err(), "no answer came from Redis at %s in time", s.target)
 }
 
-func (sh *shard) submit(r *request) {
-	sh.mu.Lock()
-	sh.queue = append(sh.queue, r)
-	if sh.busy >= lanesPerShard {
-		sh.mu.Unlock()
-		return
-	}
-	sh.busy++
-	var l *lane
-	if n := len(sh.idle); n > 0 {
-		l, sh.idle = sh.idle[n-1], sh.idle[:n-1]
-	} else {
-		l = &lane{shard: sh}
-	}
-	sh.mu.Unlock()
-	sh.stock.lanes.Add(1)
-	go sh.drive(l)
+func (s *Stock) notSent(err error) error {
+	return fault.Wrap(fault.Unavailable, err, "Redis at %s is too slow; the request was not sent", s.target).WithHint("try again")
 }
 
-// drive sends batches on a lane until nothing waits.
+// submit queues a request and sees to it that a lane drives; false once the engine is closed.
+func (sh *shard) submit(r *request) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.closed {
+		return false
+	}
+	sh.queue = append(sh.queue, r)
+	if sh.busy >= lanesPerShard {
+		return true
+	}
+	sh.busy++
+	l := &lane{shard: sh}
+	if n := len(sh.idle); n > 0 {
+		l, sh.idle = sh.idle[n-1], sh.idle[:n-1]
+	}
+	sh.stock.lanes.Add(1)
+	go sh.drive(l)
+	return true
+}
+
+// drive sends batches on a lane until nothing waits. The connection is made ready before the lane takes one of the
+// engine's slots: a server that does not answer must not hold up the shards of others.
 func (sh *shard) drive(l *lane) {
 	defer sh.stock.lanes.Done()
 	var b batch
 	for {
+		// The lane's own limits end a call: dialling and the socket both have timeouts.
+		ctx := context.Background()
+		err := l.ready(ctx)
 		sh.stock.slots <- struct{}{}
-		sh.mu.Lock()
-		b.take(sh)
-		if b.empty() {
-			sh.busy--
-			sh.idle = append(sh.idle, l)
-			sh.mu.Unlock()
-			<-sh.stock.slots
+		more := sh.fill(&b, l)
+		if more {
+			b.send(ctx, l, err)
+		}
+		<-sh.stock.slots
+		if !more {
 			return
 		}
-		sh.mu.Unlock()
-		b.send(l)
-		<-sh.stock.slots
 		// Let the callers just answered put their next requests into the batch that follows.
 		runtime.Gosched()
 	}
+}
+
+// fill moves what waits into the batch. If nothing does, the lane becomes idle.
+func (sh *shard) fill(b *batch, l *lane) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	b.take(sh)
+	if b.empty() {
+		sh.busy--
+		sh.idle = append(sh.idle, l)
+		return false
+	}
+	return true
+}
+
+// shut refuses further requests of the shard.
+func (sh *shard) shut() {
+	sh.mu.Lock()
+	sh.closed = true
+	sh.mu.Unlock()
 }
 
 // batch is what one pipeline carries: a reserve call, a settle call and single calls.
@@ -227,11 +251,9 @@ func (b *batch) admit(r *request) bool {
 	return true
 }
 
-// send runs the batch on the lane and answers every request in it.
-func (b *batch) send(l *lane) {
+// send runs the batch on the lane and answers every request in it; notReady is why the lane has no connection.
+func (b *batch) send(ctx context.Context, l *lane, notReady error) {
 	sh := l.shard
-	// The lane's own limits end a call: dialling and the socket both have timeouts.
-	ctx := context.Background()
 	var calls []*invocation
 	if b.reserve.n > 0 {
 		calls = append(calls, b.reserve.invocation(sh, reserveKind))
@@ -242,7 +264,7 @@ func (b *batch) send(l *lane) {
 	for _, r := range b.calls {
 		calls = append(calls, r.call)
 	}
-	answers := l.run(ctx, calls)
+	answers := l.run(ctx, calls, notReady)
 	i := 0
 	for _, g := range []*group{&b.reserve, &b.settle} {
 		if g.n > 0 {
@@ -260,7 +282,7 @@ const takeBack = 1024
 
 // invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
 func (g *group) invocation(sh *shard, k kind) *invocation {
-	inv := &invocation{keys: sh.keys.gated(g.lots...), args: make([]string, 0, 4+2*len(g.lots)+8*g.n)}
+	inv := &invocation{keys: sh.keys.gated(g.lots...), args: make([]string, 0, 4+2*len(g.lots)+7*g.n)}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
 		inv.args = append(inv.args, strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10))

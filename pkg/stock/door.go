@@ -89,15 +89,15 @@ func (s *Stock) Freeze(ctx context.Context, seen drop.ShardState, reason fault.C
 	return s.moveDoor(ctx, seen, "freeze", reason)
 }
 
-// Reopen opens a shard on the server that answers now, if it still is as it was seen. Only the guardian may call it,
-// after it has found Redis equal to the ledger.
+// Reopen opens a shard on the server it was seen on, if it still is as it was seen there. Only the guardian may call
+// it, after it has found that server equal to the ledger.
 func (s *Stock) Reopen(ctx context.Context, seen drop.ShardState) error {
 	return s.moveDoor(ctx, seen, "open", "")
 }
 
 func (s *Stock) moveDoor(ctx context.Context, seen drop.ShardState, action string, reason fault.Code) error {
 	sh := s.shards[seen.Shard]
-	r, err := s.script(ctx, sh, "door", []string{sh.keys.meta}, []string{action, string(reason), seen.OpenRun, seen.Frozen})
+	r, err := s.script(ctx, sh, "door", []string{sh.keys.meta}, []string{action, string(reason), seen.OpenRun, seen.Frozen, seen.Run})
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (s *Stock) Sweep(ctx context.Context, n, limit int) (drop.SweepOutcome, err
 }
 
 // Wakes sends the number of a shard when its wake key expires. It is a hint: notifications may be switched off or lost.
-// The channel closes with ctx.
+// It ends with ctx.
 func (s *Stock) Wakes(ctx context.Context) (<-chan int, error) {
 	byKey := make(map[string]int, len(s.shards))
 	for _, sh := range s.shards {
@@ -166,7 +166,7 @@ func (s *Stock) Wakes(ctx context.Context) (<-chan int, error) {
 	err := s.server.eachNode(ctx, func(n *redis.Client) error {
 		sub := n.PSubscribe(ctx, "__keyevent@*__:expired")
 		go func() {
-			defer sub.Close()
+			defer func() { _ = sub.Close() }()
 			for {
 				select {
 				case <-ctx.Done():

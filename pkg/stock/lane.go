@@ -41,6 +41,7 @@ func (l *lane) ready(ctx context.Context) error {
 	}
 	err := l.open(ctx)
 	if err != nil {
+		l.shard.stock.losses.Add(1)
 		l.close()
 	}
 	return err
@@ -67,7 +68,11 @@ func (l *lane) open(ctx context.Context) error {
 			}
 			continue
 		}
-		l.door = [3]string{runID(info.Val()), s.owner(), s.retentionMS()}
+		run := runID(info.Val())
+		if run == "" {
+			return errors.New("the server does not tell its run id (INFO server), without which a replaced server cannot be noticed")
+		}
+		l.door = [3]string{run, s.owner(), s.retentionMS()}
 		if l.door[1] == "" {
 			l.door[1] = owner.Val()
 		}
@@ -88,7 +93,7 @@ func runID(info string) string {
 
 func (l *lane) close() {
 	if l.conn != nil {
-		l.conn.Close()
+		_ = l.conn.Close() // it goes back to the pool, or is gone
 		l.conn = nil
 	}
 }
@@ -101,12 +106,12 @@ type answer struct {
 
 // run sends the invocations as one pipeline and returns an answer for each. A script the server does not know was not
 // run: it alone is sent again, with its source.
-func (l *lane) run(ctx context.Context, calls []*invocation) []answer {
+func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []answer {
 	target := l.shard.stock.target
 	answers := make([]answer, len(calls))
-	if err := l.ready(ctx); err != nil {
+	if notReady != nil {
 		for i := range answers {
-			answers[i].err = wireFault(target, err, false)
+			answers[i].err = wireFault(target, notReady, false)
 		}
 		return answers
 	}

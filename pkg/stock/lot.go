@@ -27,10 +27,10 @@ func (s *Stock) Lot(ctx context.Context, lot drop.LotID) (drop.LotState, error) 
 	if !ok {
 		return state, reply{status: string(fault.LotNotLoaded)}.fault("lot " + string(lot))
 	}
-	return state, nil
+	return state, damagedFault(state)
 }
 
-// LotStates returns a look at each lot that Redis has; the others are absent. Each look is atomic, all of them are not.
+// LotStates returns a look at each lot that Redis has, damaged ones included; the others are absent. Each look is atomic, all of them are not.
 func (s *Stock) LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error) {
 	const page = 100
 	out := make(map[drop.LotID]drop.LotState, len(lots))
@@ -89,10 +89,7 @@ func readSnapshot(r reply, lots []drop.LotID, out map[drop.LotID]drop.LotState) 
 		if n == 0 {
 			continue
 		}
-		state, err := lotState(lot, f)
-		if err != nil {
-			return err
-		}
+		state := lotState(lot, f)
 		state.Due, _ = strconv.ParseInt(due, 10, 64)
 		state.Now, state.OpenRun, state.Run = unixMilli(r.now), r.text(1), r.text(3)
 		if shardFrozen := r.text(2); shardFrozen != "" {
@@ -228,8 +225,8 @@ type ChangeRequest struct {
 	Reason        string
 }
 
-// fields returns what is to be set; after is the definition as it will then be.
-func (q ChangeRequest) fields(after drop.Definition) []string {
+// fields returns what is to be set, as change.lua reads it.
+func (q ChangeRequest) fields() []string {
 	var f []string
 	if q.Status != nil {
 		f = append(f, "status", string(*q.Status))
@@ -243,8 +240,11 @@ func (q ChangeRequest) fields(after drop.Definition) []string {
 	if q.MaxHold != nil {
 		f = append(f, "max_hold", msOf(*q.MaxHold))
 	}
-	if q.Opens != nil || q.Closes != nil {
-		f = append(f, "window", window(after.Opens, after.Closes))
+	if q.Opens != nil {
+		f = append(f, "opens", timeMS(*q.Opens))
+	}
+	if q.Closes != nil {
+		f = append(f, "closes", timeMS(*q.Closes))
 	}
 	if q.Late != nil {
 		f = append(f, "late", string(*q.Late))
@@ -280,11 +280,10 @@ func (s *Stock) Change(ctx context.Context, q ChangeRequest) (drop.LotState, boo
 	if err != nil {
 		return now, false, err
 	}
-	after := q.Apply(now.Definition)
-	if err := after.Check(); err != nil {
+	if err := q.Apply(now.Definition).Check(); err != nil {
 		return now, false, err
 	}
-	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, q.fields(after))
+	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, q.fields())
 }
 
 func (s *Stock) change(ctx context.Context, lot drop.LotID, actor, reason string, dryRun bool, what []string) (drop.LotState, bool, error) {
@@ -320,17 +319,20 @@ func (s *Stock) change(ctx context.Context, lot drop.LotID, actor, reason string
 		for i := 1; i+1 < len(r.rest); i += 2 {
 			f[r.text(i)] = r.text(i + 1)
 		}
-		state, err := lotState(lot, f)
+		state := lotState(lot, f)
 		state.Now = unixMilli(r.now)
-		return state, r.text(0) == "same", err
+		return state, r.text(0) == "same", damagedFault(state)
 	}
 }
 
 func conflictOfAdjust(lot drop.LotID, r reply) error {
-	n := r.now // the third value: a capacity or a number of units
+	n := r.now // the third value: a capacity, a number of units or a field
 	if r.detail == "expect" {
 		return fault.New(fault.Conflict, "lot %s has a capacity of %s, not the one expected", lot, n).WithField("expect").
 			WithHint("look again and repeat with --expect %s", n)
+	}
+	if r.detail == "rule" {
+		return fault.New(fault.Conflict, "lot %s was changed meanwhile and %s no longer fits", lot, n).WithField(n).WithHint("look again: dropctl lot show %s", lot)
 	}
 	return fault.New(fault.Conflict, "lot %s has %s units held or sold: its capacity cannot be lower", lot, n).WithField("stock").
 		WithHint("release holds or refund first, or choose at least %s", n)
@@ -505,14 +507,6 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]DueEnt
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
 func msOf(d time.Duration) string { return itoa(d.Milliseconds()) }
-
-// window writes a sales window as the scripts read it.
-func window(opens, closes time.Time) string {
-	if opens.IsZero() && closes.IsZero() {
-		return ""
-	}
-	return timeMS(opens) + "/" + timeMS(closes)
-}
 
 func timeMS(t time.Time) string {
 	if t.IsZero() {

@@ -64,8 +64,11 @@ func parseRecord(lot drop.LotID, attempt, record string) (drop.Reservation, erro
 	return out, nil
 }
 
-// lotState builds a LotState from the fields of a lot hash (layout in lua/common.lua).
-func lotState(lot drop.LotID, f map[string]string) (drop.LotState, error) {
+// lotState builds a LotState from the fields of a lot hash (layout in lua/common.lua), Damaged if they do not make sense.
+func lotState(lot drop.LotID, f map[string]string) drop.LotState {
+	if why := f["damaged"]; why != "" {
+		return drop.LotState{Definition: drop.Definition{Lot: lot}, Damaged: why}
+	}
 	live := &fields{f: strings.Split(f["live"], "\t")}
 	totals := &fields{f: strings.Split(f["totals"], "\t")}
 	rule := &fields{f: strings.Split(f["rule"], "\t")}
@@ -78,9 +81,16 @@ func lotState(lot drop.LotID, f map[string]string) (drop.LotState, error) {
 	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: rule.num(2), Hold: rule.ms(3), MaxHold: rule.ms(4),
 		Opens: unixMilli(opens), Closes: unixMilli(closes), Late: drop.Late(rule.text(6)), Status: drop.Status(rule.text(1)), Name: f["name"]}
 	if live.bad || totals.bad || rule.bad {
-		return s, fault.New(fault.Failed, "lot %s in Redis is damaged: a field is not a number", lot).WithHint("rebuild it from the ledger: dropctl restore %s", lot)
+		return drop.LotState{Definition: drop.Definition{Lot: lot}, Damaged: "a field of it is not a number"}
 	}
-	return s, nil
+	return s
+}
+
+func damagedFault(s drop.LotState) error {
+	if s.Damaged == "" {
+		return nil
+	}
+	return fault.New(fault.Failed, "lot %s is damaged in Redis: %s", s.Lot, s.Damaged).WithHint("rebuild it from the ledger: dropctl restore %s", s.Lot)
 }
 
 func parseUser(user, text string) UserCount {

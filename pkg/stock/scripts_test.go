@@ -140,7 +140,7 @@ func reserveArgs(lot drop.LotID, user, qty string) []string {
 func (sc *scene) calls(t *testing.T) []scriptCall {
 	sc.reset(t)
 	settleArgs := func(user, action, number, ref, late string) []string {
-		return []string{"100", "1", string(sceneLot), "1", drop.AttemptOf(sceneLot, user, "k"), sc.n(t, user), action, number, ref, late, "digest", "op\twhy"}
+		return []string{"100", "1", string(sceneLot), "1", drop.AttemptOf(sceneLot, user, "k"), sc.n(t, user), action, number, ref, late, "op\twhy"}
 	}
 	settleTwo := append(settleArgs("ann", "c", "0", "pay", "reclaim"), settleArgs("bob", "c", "0", "pay", "")[4:]...)
 	settleTwo[3] = "2"
@@ -387,7 +387,7 @@ func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
 	inv := func(script string, args ...string) *invocation {
 		return &invocation{script: scripts[script], keys: sh.keys.gated(lot), args: args}
 	}
-	confirm := []string{"100", "1", string(lot), "1", a.Reservation.ID.Attempt, itoa(a.Reservation.ID.N), "c", "0", "p", "", "digest", "op\twhy"}
+	confirm := []string{"100", "1", string(lot), "1", a.Reservation.ID.Attempt, itoa(a.Reservation.ID.N), "c", "0", "p", "", "op\twhy"}
 	for unknown := range 4 {
 		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
@@ -405,7 +405,7 @@ func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
 			}
 		}
 		l := &lane{shard: sh}
-		for i, answer := range l.run(t.Context(), calls) {
+		for i, answer := range l.run(t.Context(), calls, l.ready(t.Context())) {
 			if answer.err != nil || answer.reply.status != "ok" {
 				t.Errorf("with script %d unknown, call %d: %+v", unknown, i, answer)
 			}

@@ -16,12 +16,9 @@ func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome,
 		return drop.Outcome{}, err
 	}
 	r := &request{kind: settleKind, lot: q.ID.Lot, rival: q.ID.Attempt,
-		columns: [8]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), "", "", "", string(q.Late), "", q.Actor + "\t" + q.Reason}}
+		columns: [7]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), "", "", "", string(q.Late), q.Actor + "\t" + q.Reason}}
 	letter, number, ref := actionColumns(q)
 	r.columns[2], r.columns[3], r.columns[4] = letter, strconv.FormatInt(number, 10), ref
-	if q.Ref != "" {
-		r.columns[6] = drop.RefDigest(q.Ref)[:10]
-	}
 	res, err := s.do(ctx, s.shardOf(q.ID.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err

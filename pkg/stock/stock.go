@@ -56,11 +56,9 @@ type Stock struct {
 	target string
 	shards []*shard
 
-	closing sync.Once
-	closed  chan struct{}
-	lanes   sync.WaitGroup
-	slots   chan struct{} // calls in flight, over all shards
-	losses  atomic.Int64  // connections lost so far, by any lane
+	lanes  sync.WaitGroup
+	slots  chan struct{} // calls in flight, over all shards
+	losses atomic.Int64  // connections lost, or not to be had, by any lane so far
 }
 
 // Open prepares the engine. It dials nothing: the first call does.
@@ -74,7 +72,7 @@ func Open(o Options) (*Stock, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stock{opt: o, server: srv, target: target, closed: make(chan struct{}), slots: make(chan struct{}, callsInFlight)}
+	s := &Stock{opt: o, server: srv, target: target, slots: make(chan struct{}, callsInFlight)}
 	for n := range o.Shards {
 		s.shards = append(s.shards, &shard{stock: s, number: n, keys: keysOf(n)})
 	}
@@ -86,15 +84,16 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// Close lets calls in flight finish, refuses new ones and closes the connections.
+// Close lets calls in flight finish, refuses new ones and closes the connections. It may be called once.
 func (s *Stock) Close() error {
-	s.closing.Do(func() { close(s.closed) })
+	for _, sh := range s.shards {
+		sh.shut()
+	}
 	s.lanes.Wait()
 	for _, sh := range s.shards {
 		for _, l := range sh.idle {
 			l.close()
 		}
-		sh.idle = nil
 	}
 	return s.server.Close()
 }

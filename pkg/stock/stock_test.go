@@ -275,3 +275,127 @@ func TestEventsBehindTheMarkCanBeRead(t *testing.T) {
 		t.Fatalf("%d events", events)
 	}
 }
+
+// TestOnlyTheServerThatWasComparedIsOpened: the guardian's look is of one server; another one in its place stays shut.
+func TestOnlyTheServerThatWasComparedIsOpened(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 3})
+	meta := s.shardOf(lot).keys.meta
+	if err := rdb.HSet(t.Context(), meta, "run", "an earlier server").Err(); err != nil {
+		t.Fatal(err)
+	}
+	seen, err := s.ShardState(t.Context(), lot.Shard(s.Shards()))
+	if err != nil || !seen.Closed() {
+		t.Fatalf("%+v, %v", seen, err)
+	}
+	other := seen
+	other.Run = "the server that was compared"
+	wantCode(t, s.Reopen(t.Context(), other), fault.Conflict)
+	wantCode(t, s.Freeze(t.Context(), other, fault.FreezeBehind), fault.Conflict)
+	if err := s.Reopen(t.Context(), seen); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestASplitDueEntryForgetsNobody: a sweep that ends in the middle of a batch's entry must not take away the later
+// entry of a hold that was extended.
+func TestASplitDueEntryForgetsNobody(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 10, Hold: time.Minute, MaxHold: time.Hour})
+	holds := make([]drop.Outcome, 8)
+	inParallel(len(holds), func(i int) {
+		var err error
+		if holds[i], err = s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: fmt.Sprint("user-", i), Key: "k", Qty: 1}); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, h := range holds[:4] {
+		if _, err := s.Settle(t.Context(), drop.SettleRequest{ID: h.Reservation.ID, Action: drop.ActExtend, By: 10 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		pass time.Duration
+		held int64
+	}{{2 * time.Minute, 4}, {20 * time.Minute, 0}} {
+		passTime(t, s, rdb, step.pass, lot)
+		for range 40 {
+			if _, err := s.Sweep(t.Context(), lot.Shard(s.Shards()), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantTotals(t, s, lot, 10-step.held, step.held, 0)
+	}
+}
+
+// TestAChangeIsCheckedWhereItIsMade: two changes that each fit what their callers saw must not add up to a lot whose
+// event nobody can read.
+func TestAChangeIsCheckedWhereItIsMade(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 1, Hold: 5 * time.Minute, MaxHold: 30 * time.Minute})
+	at := time.Now().Truncate(time.Second)
+	for _, q := range []ChangeRequest{{MaxHold: ptr(10 * time.Minute)}, {Closes: ptr(at)}} {
+		q.Lot = lot
+		if _, _, err := s.Change(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, stale := range []ChangeRequest{{Hold: ptr(20 * time.Minute)}, {Opens: ptr(at.Add(time.Hour))}} {
+		_, _, err := s.change(t.Context(), lot, "op", "", false, stale.fields())
+		wantCode(t, err, fault.Conflict)
+	}
+	state, err := s.Lot(t.Context(), lot)
+	if err != nil || state.Hold != 5*time.Minute || !state.Opens.IsZero() || !state.Closes.Equal(at) {
+		t.Fatalf("%+v, %v", state, err)
+	}
+	wantHistory(t, s, rdb, lot)
+}
+
+// TestATrialAdjustmentSaysWhatTheRealOneDoes: units of due holds count as free in both.
+func TestATrialAdjustmentSaysWhatTheRealOneDoes(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 5, Hold: time.Minute})
+	reserve(t, s, lot, "ann", "k", 4)
+	passTime(t, s, rdb, 2*time.Minute, lot)
+	for _, dryRun := range []bool{true, false} {
+		state, same, err := s.Adjust(t.Context(), AdjustRequest{Lot: lot, To: ptr(int64(2)), Expect: 5, DryRun: dryRun})
+		if err != nil || same || state.Capacity != 2 || state.Available != 2 {
+			t.Fatalf("dry run %v: %+v, %v, %v", dryRun, state.Totals, same, err)
+		}
+	}
+}
+
+// TestMoneyIsDueOnce: a payment that bought units, or was written down as late, is not written down again, whatever is
+// asked afterwards; and the old id of a hold taken anew stays good for a repeated refund.
+func TestMoneyIsDueOnce(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 5, Hold: time.Minute})
+	settle := func(id drop.ReservationID, action drop.Action, ref string, late drop.Late) (drop.Outcome, error) {
+		return s.Settle(t.Context(), drop.SettleRequest{ID: id, Action: action, Ref: ref, Late: late, Total: -1})
+	}
+	old := reserve(t, s, lot, "ann", "k", 1).Reservation.ID
+	passTime(t, s, rdb, 2*time.Minute, lot)
+	if out, err := settle(old, drop.ActConfirm, "paid", drop.Reclaim); err != nil || out.Reservation.From != old.N {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	for _, replayed := range []bool{false, true} {
+		if out, err := settle(old, drop.ActRefund, "", ""); err != nil || out.Replayed != replayed {
+			t.Fatalf("refund by the old id: %+v, %v", out, err)
+		}
+	}
+	for range 2 {
+		_, err := settle(old, drop.ActConfirm, "paid", "")
+		wantCode(t, err, fault.AlreadyRefunded)
+		_, err = settle(old, drop.ActConfirm, "another payment", "")
+		wantCode(t, err, fault.AlreadyRefunded)
+	}
+	late := 0
+	for _, e := range wantHistory(t, s, rdb, lot) {
+		if e.Kind == drop.KindPaidLate {
+			late++
+		}
+	}
+	if late != 1 {
+		t.Fatalf("%d payments were written down as late, want the other one", late)
+	}
+}
