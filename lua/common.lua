@@ -25,6 +25,7 @@
 -- `late` is the digest of the payment reference for which paid_late was written, `paid` that of the one confirmed with,
 -- `from` the n of the expired hold that a late confirm took anew (0: none).
 -- Also in `res`, by "@" and the user: held, bought, attempt of the live hold. One hash, so that a hold is one write.
+local KEYS, ARGV = KEYS, ARGV -- a local is read faster than a global
 local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
 local ATTEMPT = 26
 

@@ -3,9 +3,10 @@
 --
 -- KEYS  gated, see common.lua
 -- ARGV  4 outbox ceiling in bytes, 5 how many due attempts may be looked at for each lot, 6 number of lots;
---       for each lot its id, the number n of its requests, then seven columns of n values:
+--       for each lot its id, the number n of its requests, and the quantity and hold (ms, 0: the lot's own) that all of
+--       them ask for, or '' and '' where they differ; then columns of n values:
 --       attempt, "@user", "h user asked qty " (the constant part of the record), "\tkey\tactor\t0\n" (the event's tail),
---       "qty 0 attempt" (the user record of one who has nothing yet), qty, hold in ms (0: the lot's own).
+--       and where they differ, quantity and hold.
 --       Attempts and users are distinct within a lot.
 -- Reply ok, detail, now, then for each lot "" (or "!" and "code detail") and one line a request:
 --       + left n deadline      held
@@ -19,17 +20,25 @@ if shut then return shut end
 local full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure'
 local budget = tonumber(ARGV[5])
 
--- quantities: the quantities of a lot's requests, which start at ARGV[at], and their sum; nil if a request is not what
--- the contract says.
-local function quantities(n, at)
-  local qtys, sum = {}, 0
+local function valid(qty, hold)
+  qty = tonumber(qty)
+  return qty and qty >= 1 and qty <= 1e9 and qty % 1 == 0 and match(hold or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?$')
+end
+
+-- wanted: how many units the n requests of a lot ask for, whose columns start at ARGV[at]; nil if a request is not what
+-- the contract says. qty is what each asks for, or '' if they differ.
+local function wanted(n, qty, hold, at)
+  if not (n and n >= 1 and n % 1 == 0 and ARGV[at + (qty == '' and 6 or 4) * n - 1]) then return nil end
   for i = at, at + n - 1 do
-    local qty, hold = tonumber(ARGV[i + 5 * n]), ARGV[i + 6 * n]
-    if #ARGV[i] ~= ATTEMPT or not qty or not (qty >= 1 and qty <= 1e9 and qty % 1 == 0) or not match(hold or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?$') then return nil end
-    qtys[#qtys + 1] = qty
-    sum = sum + qty
+    if #ARGV[i] ~= ATTEMPT then return nil end
   end
-  return qtys, sum
+  if qty ~= '' then return valid(qty, hold) and n * qty end
+  local sum = 0
+  for i = at + 4 * n, at + 5 * n - 1 do
+    if not valid(ARGV[i], ARGV[i + n]) then return nil end
+    sum = sum + ARGV[i]
+  end
+  return sum
 end
 
 -- closed: why the lot takes no new hold, or nil.
@@ -86,64 +95,84 @@ local function refuse(L, u, live, qty, hold)
   if qty > L.available then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 
--- hold_tail: the variable end of a record held now, the same for all that ask for the same hold.
-local function hold_tail(L, hold, tails, dues)
+-- term: of the holds of one call that ask for the same time: the deadline, the variable end of their records, and the
+-- attempts held until then.
+local function term(L, hold)
   local deadline = now + (hold == '0' and L.hold or hold)
-  local due = { at = deadline }
-  tails[hold], dues[hold] = '\t' .. fmt('%d', deadline) .. '\t' .. now_s, due
-  return tails[hold], due
+  return { at = deadline, tail = '\t' .. fmt('%d', deadline) .. '\t' .. now_s, n = 0 }
+end
+
+-- Numbers as text, since the same few are written again and again.
+local texts = {}
+local function text_of(number)
+  local t = texts[number]
+  if not t then
+    t = fmt('%d', number)
+    texts[number] = t
+  end
+  return t
 end
 
 local function reserve_lot(L)
-  local n, at, known = L.n, L.at, L.known
-  local a_user, a_const, a_tail, a_fresh, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 6 * n
-  local res, out, tails, dues = L.res, {}, {}, {}
+  local n, at, known, res, qty, hold = L.n, L.at, L.known, L.res, L.each, L.each_hold
+  local a_user, a_const, a_tail, a_qty, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n
+  local most = L.shut_by and 0 or L.limit == 0 and 1e9 or L.limit -- for a user of whom nothing is known
+  local out, terms, k = {}, {}, 0
   for i = 0, n - 1 do
-    local attempt, record, text, qty, hold = ARGV[at + i], known[i + 1], known[n + i + 1], L.qtys[i + 1], ARGV[a_hold + i]
-    local u = (text or record) and parse_user(text)
-    local answer
+    local attempt, record, counters = ARGV[at + i], known[i + 1], known[n + i + 1]
+    local u, answer
+    if not L.each then qty, hold = tonumber(ARGV[a_qty + i]), ARGV[a_hold + i] end
     if record then
+      u = parse_user(counters)
       answer = replay(L, attempt, record, ARGV[a_const + i], u)
-    else
-      answer = refuse(L, u, u and live_hold(L, u), qty, hold)
+    elseif counters or qty > most or qty > L.available or hold ~= '0' then
+      u = parse_user(counters)
+      answer = refuse(L, u, live_hold(L, u), qty, hold)
     end
     if not answer then
-      local tail, due = tails[hold], dues[hold]
-      if not tail then tail, due = hold_tail(L, hold, tails, dues) end
-      local seq, k = next_seq(L), #res
-      local held = ARGV[a_const + i] .. seq .. tail
+      local t = terms[hold]
+      if not t then
+        t = term(L, hold)
+        terms[hold] = t
+      end
+      local seq = next_seq(L)
+      local held = ARGV[a_const + i] .. seq .. t.tail
       L.available, L.held = L.available - qty, L.held + qty
-      local may, counters = L.limit == 0 and -1 or L.limit - qty, ARGV[a_fresh + i]
+      local may = L.limit - qty
       if u then
         u.held, u.live = u.held + qty, attempt
         may, counters = left(L, u), fmt('%d\t%d\t%s', u.held, u.bought, attempt)
+      else
+        counters = text_of(qty) .. '\t0\t' .. attempt
       end
+      k = #res
       res[k + 1], res[k + 2], res[k + 3], res[k + 4] = attempt, held, ARGV[a_user + i], counters
       ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', held, ARGV[a_tail + i]
       evn = evn + 4
-      due[#due + 1] = attempt
-      answer = '+\t' .. may .. '\t' .. seq .. tail
+      t.n = t.n + 1
+      t[t.n] = attempt
+      answer = '+\t' .. (L.limit == 0 and '-1' or text_of(may)) .. '\t' .. seq .. t.tail
     end
     out[i + 1] = answer
   end
-  for _, due in pairs(dues) do file_due(L, due.at, concat(due)) end
+  for _, t in pairs(terms) do file_due(L, t.at, concat(t)) end
   return concat(out, '\n')
 end
 
 -- Look at every lot before the first write.
 local lots, reply, at = {}, { 'ok', '' }, 7
 for j = 1, tonumber(ARGV[6]) do
-  local n = tonumber(ARGV[at + 1])
-  local qtys, wanted = quantities(n, at + 2)
-  if not qtys then return { 'invalid', ARGV[at] } end
+  local n, qty, hold = tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
+  local sum = wanted(n, qty, hold, at + 4)
+  if not sum then return { 'invalid', ARGV[at] } end
   local L, code, detail = read_lot(ARGV[at], 2 + 3 * j)
   if L then
-    L.n, L.at, L.slot, L.qtys, L.wanted = n, at + 2, 2 + 2 * j, qtys, wanted
+    L.n, L.at, L.slot, L.wanted, L.each, L.each_hold = n, at + 4, 2 + 2 * j, sum, tonumber(qty), hold
     lots[#lots + 1] = L
   else
     reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
   end
-  at = at + 2 + 7 * n
+  at = at + 4 + (qty == '' and 6 or 4) * n
 end
 
 -- Take back what the requests of a lot may need, then read the records of their attempts and users.

@@ -282,7 +282,7 @@ const takeBack = 1024
 
 // invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
 func (g *group) invocation(sh *shard, k kind) *invocation {
-	inv := &invocation{keys: sh.keys.gated(g.lots...), args: make([]string, 0, 4+2*len(g.lots)+7*g.n)}
+	inv := &invocation{keys: sh.keys.gated(g.lots...), args: make([]string, 0, 4+4*len(g.lots)+7*g.n)}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
 		inv.args = append(inv.args, strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10))
@@ -294,11 +294,7 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 		rs := g.byLot[lot]
 		inv.args = append(inv.args, string(lot), strconv.Itoa(len(rs)))
 		if k == reserveKind {
-			for c := range 7 {
-				for _, r := range rs {
-					inv.args = append(inv.args, r.columns[c])
-				}
-			}
+			inv.args = appendReserves(inv.args, rs)
 			continue
 		}
 		for _, r := range rs {
@@ -306,6 +302,31 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 		}
 	}
 	return inv
+}
+
+// Columns of a reserve request, as reserve.lua reads them.
+const (
+	qtyColumn  = 4
+	holdColumn = 5
+)
+
+// appendReserves writes requests of one lot column by column. Quantity and hold are mostly the same for all: then they
+// are said once.
+func appendReserves(args []string, rs []*request) []string {
+	qty, hold, columns := rs[0].columns[qtyColumn], rs[0].columns[holdColumn], qtyColumn
+	for _, r := range rs {
+		if r.columns[qtyColumn] != qty || r.columns[holdColumn] != hold {
+			qty, hold, columns = "", "", holdColumn+1
+			break
+		}
+	}
+	args = append(args, qty, hold)
+	for c := range columns {
+		for _, r := range rs {
+			args = append(args, r.columns[c])
+		}
+	}
+	return args
 }
 
 // deliver gives each request of the group its line. A request told `again` goes back into the queue: due holds are

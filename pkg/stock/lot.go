@@ -102,28 +102,58 @@ func readSnapshot(r reply, lots []drop.LotID, out map[drop.LotID]drop.LotState) 
 
 // Lots lists what Redis has, sorted. It scans the key space, which holds few keys a lot.
 func (s *Stock) Lots(ctx context.Context) ([]drop.LotID, error) {
-	seen := make(map[drop.LotID]bool)
+	var lots []drop.LotID
 	var mu sync.Mutex
 	err := s.server.eachNode(ctx, func(n *redis.Client) error {
-		it := n.Scan(ctx, 0, "drop:{*}:lot:*", 1000).Iterator()
-		for it.Next(ctx) {
-			if lot := lotOfKey(it.Val()); lot != "" && s.shardOf(lot).keys.lot(lot) == it.Val() {
-				mu.Lock()
-				seen[lot] = true
-				mu.Unlock()
-			}
-		}
-		return it.Err()
+		found, err := s.scanLots(ctx, n)
+		mu.Lock()
+		defer mu.Unlock()
+		lots = append(lots, found...)
+		return err
 	})
 	if err != nil {
 		return nil, wireFault(s.target, err, false)
 	}
-	lots := make([]drop.LotID, 0, len(seen))
-	for l := range seen {
-		lots = append(lots, l)
+	slices.Sort(lots)
+	return slices.Compact(lots), nil
+}
+
+// LotsOf lists what Redis has of some shards, sorted. It asks only the servers that hold these shards.
+func (s *Stock) LotsOf(ctx context.Context, shards []int) ([]drop.LotID, error) {
+	nodes := make(map[*redis.Client]bool)
+	wanted := make(map[*shard]bool, len(shards))
+	for _, n := range shards {
+		node, _, err := s.nodeOf(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		nodes[node], wanted[s.shards[n]] = true, true
+	}
+	var lots []drop.LotID
+	for node := range nodes {
+		found, err := s.scanLots(ctx, node)
+		if err != nil {
+			return nil, wireFault(s.target, err, false)
+		}
+		for _, lot := range found {
+			if wanted[s.shardOf(lot)] {
+				lots = append(lots, lot)
+			}
+		}
 	}
 	slices.Sort(lots)
-	return lots, nil
+	return slices.Compact(lots), nil
+}
+
+// scanLots lists the lots of one server; one may come twice.
+func (s *Stock) scanLots(ctx context.Context, node *redis.Client) (lots []drop.LotID, err error) {
+	it := node.Scan(ctx, 0, "drop:{*}:lot:*", 1000).Iterator()
+	for it.Next(ctx) {
+		if lot := lotOfKey(it.Val()); lot != "" && s.shardOf(lot).keys.lot(lot) == it.Val() {
+			lots = append(lots, lot)
+		}
+	}
+	return lots, it.Err()
 }
 
 // Plan is what Redis had of a lot when a load was planned; the load does nothing if it has changed since.

@@ -19,7 +19,7 @@ func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcom
 	attempt := drop.AttemptOf(q.Lot, q.User, q.Key)
 	qty, hold := strconv.FormatInt(q.Qty, 10), strconv.FormatInt(q.Hold.Milliseconds(), 10)
 	r := &request{kind: reserveKind, lot: q.Lot, rival: q.User, columns: [7]string{
-		attempt, userField + q.User, "h\t" + q.User + "\t" + qty + "/" + hold + "\t" + qty + "\t", "\t" + q.Key + "\t" + q.Actor + "\t0\n", qty + "\t0\t" + attempt, qty, hold}}
+		attempt, userField + q.User, "h\t" + q.User + "\t" + qty + "/" + hold + "\t" + qty + "\t", "\t" + q.Key + "\t" + q.Actor + "\t0\n", qty, hold}}
 	res, err := s.do(ctx, s.shardOf(q.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err

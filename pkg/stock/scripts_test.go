@@ -133,7 +133,14 @@ type scriptCall struct {
 }
 
 func reserveArgs(lot drop.LotID, user, qty string) []string {
-	return []string{string(lot), "1", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty + "\t0\t" + drop.AttemptOf(lot, user, "new"), qty, "0"}
+	return []string{string(lot), "1", "", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0"}
+}
+
+// alikeArgs are the same request, with what all requests of the lot ask for said once.
+func alikeArgs(lot drop.LotID, user, qty string) []string {
+	args := reserveArgs(lot, user, qty)
+	args[2], args[3] = qty, "0"
+	return args[:8]
 }
 
 // calls lists a call of every script and action.
@@ -149,8 +156,9 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 		return append([]string{"1000000", "100", itoa(int64(lots))}, args...)
 	}
 	calls := []scriptCall{
-		{"reserve", "reserve", one, reserves(1, reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 4, 11}},
-		{"reserve with take-back", "reserve", one, reserves(1, reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 4, 11}},
+		{"reserve", "reserve", one, reserves(1, reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 4, 5, 6, 11, 12}},
+		{"reserve all alike", "reserve", one, reserves(1, alikeArgs(sceneLot, "gus", "1")...), []int{4, 5, 6}},
+		{"reserve with take-back", "reserve", one, reserves(1, reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 4, 5, 6, 11, 12}},
 		{"reserve of a due user", "reserve", one, reserves(1, reserveArgs(sceneLot, "ann", "1")...), nil},
 		{"reserve in two lots", "reserve", both, reserves(2, append(reserveArgs(sceneLot, "gus", "2"), reserveArgs(otherLot, "gus", "2")...)...), nil},
 		{"confirm", "settle", one, settleArgs("bob", "c", "0", "pay", ""), []int{0, 1, 3, 5, 7}},
@@ -269,8 +277,8 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 				for _, number := range hostileNumbers {
 					args := slices.Clone(call.args)
 					args[at] = number
-					if call.script == "reserve" && at == 10 {
-						args[7], args[9] = "h\tgus\t"+number+"/0\t"+number+"\t", number+"\t0\t"+args[5]
+					if call.script == "reserve" && (at == 11 || at == 5 && number != "") {
+						args[9] = "h\tgus\t" + number + "/0\t" + number + "\t"
 					}
 					sc.wantWhole(t, fmt.Sprintf("%s, argument %d is %q", call.name, at, number), call, append(sc.door[:], args...))
 				}
@@ -288,7 +296,7 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 	sc := newScene(t, true)
 	base := sc.calls(t)[0]
-	for at, bad := range map[int][]string{5: {"", "short", strings.Repeat("a", 27)}, 10: append([]string{"1000000001"}, hostileNumbers...), 11: {"-1", "nan", "inf", "abc", "1e12"}} {
+	for at, bad := range map[int][]string{7: {"", "short", strings.Repeat("a", 27)}, 11: append([]string{"1000000001"}, hostileNumbers...), 12: {"-1", "nan", "inf", "abc", "1e12"}} {
 		for _, text := range bad {
 			sc.reset(t)
 			args := slices.Clone(base.args)
