@@ -9,6 +9,7 @@ CREATE TABLE settings (
     one          boolean PRIMARY KEY DEFAULT true CHECK (one),
     installation text NOT NULL CHECK (installation <> ''),
     shards       integer NOT NULL CHECK (shards BETWEEN 1 AND 16384),
+    server       text NOT NULL DEFAULT '',       -- the server and timeline that is known to have all that was acknowledged
     created_at   timestamptz NOT NULL DEFAULT now()
 );
 

@@ -69,9 +69,14 @@ CREATE TABLE refunds_due (
     why         text NOT NULL CHECK (why IN ('paid_late', 'rejected', 'ghost')),
     event_at    timestamptz NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
+    settled_at  timestamptz,                    -- no longer due since then
+    settled_why text NOT NULL DEFAULT '' CHECK (settled_why IN ('', 'confirmed')),
     -- Serves: apply, ON CONFLICT; a lot's list.
     CONSTRAINT refunds_due_once UNIQUE (lot, epoch, seq, n)
 );
+-- One payment is due once, however often it is reported.
+-- Serves: apply, ON CONFLICT, and its look for what a confirmation settles.
+CREATE UNIQUE INDEX refunds_due_payment ON refunds_due (lot, attempt, ref) WHERE ref <> '';
 
 -- +goose Down
 

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -201,6 +202,110 @@ func TestAGhostOfARecordedPaymentIsNotDue(t *testing.T) {
 	issue(t, l, lot)
 	if got := dueRefs(t, l, lot); got != "" {
 		t.Errorf("refunds due: %s", got)
+	}
+}
+
+// A payment is due once, and no longer once it has its units.
+func TestAPaymentIsDueOnceAndOnlyWhileItHasNoUnits(t *testing.T) {
+	l := sharedLedger(t)
+	// expired returns a hold that has ended, and reclaim what a late confirm makes of it.
+	expired := func(r *redis) *drop.Reservation {
+		a := r.hold("ann", 1)
+		r.expire(a)
+		a.Qty = 1
+		return a
+	}
+	reclaim := func(r *redis, old *drop.Reservation, ref string) *drop.Reservation {
+		b := r.hold("ann", 1)
+		b.ID.Attempt, b.From = old.ID.Attempt, old.ID.N
+		last := &r.events[len(r.events)-1]
+		last.Reservation, last.From, last.Key = b.ID, b.From, ""
+		r.confirm(b, 1, ref)
+		return b
+	}
+	for name, c := range map[string]struct {
+		write func(r *redis)
+		want  string
+	}{
+		"reported again": {func(r *redis) {
+			a := expired(r)
+			for _, ref := range []string{"A", "B", "A", "B"} {
+				r.paidLate(a, ref)
+			}
+		}, "paid_late:A:1 paid_late:B:1"},
+		"of two attempts": {func(r *redis) {
+			r.paidLate(expired(r), "A")
+			r.paidLate(expired(r), "A")
+		}, "paid_late:A:1 paid_late:A:1"},
+		"reclaimed": {func(r *redis) {
+			a := expired(r)
+			r.paidLate(a, "A")
+			r.paidLate(a, "B")
+			reclaim(r, a, "A")
+		}, "paid_late:B:1"},
+		"reclaimed and reported again": {func(r *redis) {
+			a := expired(r)
+			r.paidLate(a, "A")
+			r.paidLate(reclaim(r, a, "A"), "A")
+		}, ""},
+		"reclaimed without a payment": {func(r *redis) {
+			a := expired(r)
+			r.paidLate(a, "A")
+			reclaim(r, a, "")
+		}, "paid_late:A:1"},
+		"confirmed, refunded and confirmed again": {func(r *redis) {
+			a := r.hold("ann", 1)
+			r.confirm(a, 1, "A")
+			r.refund(a, 1, true)
+			r.paidLate(a, "A")
+			r.paidLate(a, "B")
+		}, "paid_late:B:1"},
+	} {
+		for _, how := range []string{"in one call", "one by one", "twice"} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				lot := newLot()
+				r := seeded(t, l, lot, 10)
+				c.write(r)
+				events := r.take()
+				switch how {
+				case "one by one":
+					for _, ev := range events {
+						apply(t, l, ev)
+					}
+				case "twice":
+					apply(t, l, events...)
+					fallthrough
+				default:
+					apply(t, l, events...)
+				}
+				wantStopped(t, l, lot, "")
+				if got := dueRefs(t, l, lot); got != c.want {
+					t.Errorf("due %q, want %q", got, c.want)
+				}
+			})
+		}
+	}
+}
+
+// A confirmation was lost with its life of the lot, and repeated after the rebuild: the buyer has what was paid for.
+func TestAGhostsPaymentIsSettledByTheRepeatedConfirmation(t *testing.T) {
+	l, lot := sharedLedger(t), newLot()
+	r := seeded(t, l, lot, 10)
+	a := r.hold("ann", 1)
+	apply(t, l, r.take()...)
+	lost := r.confirm(a, 1, "pay")
+	r.take()
+	r.held, r.sold, a.State = 1, 0, drop.Held
+	r.load(issue(t, l, lot))
+	apply(t, l, append(r.take(), lost)...)
+	if got := dueRefs(t, l, lot); got != "ghost:pay:1" {
+		t.Errorf("due %q", got)
+	}
+	r.confirm(a, 1, "pay")
+	apply(t, l, r.take()...)
+	wantTotals(t, l, lot, 10, 0, 1)
+	if got := dueRefs(t, l, lot); got != "" {
+		t.Errorf("due %q", got)
 	}
 }
 
@@ -431,8 +536,13 @@ func TestEpochs(t *testing.T) {
 	if err != nil || first.Epoch != 1 || !first.Lot.Equal(def) || first.Closing != (drop.Watermark{}) {
 		t.Fatalf("issued %+v, %v", first, err)
 	}
-	// A seed that died before the load runs again: the number is not used again.
-	second, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{OnlyUnseen: true, Actor: "olga", Reason: "again"})
+	// A seed that died before the load runs again: the load of the first may still come, so it is the same life.
+	again, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{OnlyUnseen: true, Actor: "olga", Reason: "again"})
+	if err != nil || again.Epoch != 1 || again.Closing != (drop.Watermark{}) {
+		t.Fatalf("issued %+v, %v", again, err)
+	}
+	// Whoever wants another life gets a number that was never used.
+	second, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{Actor: "olga", Reason: "anew"})
 	if err != nil || second.Epoch != 2 {
 		t.Fatalf("issued %+v, %v", second, err)
 	}
@@ -452,6 +562,38 @@ func TestEpochs(t *testing.T) {
 	def.Stock = -1
 	if _, err := l.CreateLot(t.Context(), def, "test"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A seed's load timed out, another seed corrected the definition meanwhile, and the first load came through.
+func TestTheFirstLoadThatComesThroughBeginsTheHistory(t *testing.T) {
+	l, lot := sharedLedger(t), newLot()
+	r := newRedis(l.Installation().ID, lot, 10)
+	if _, err := l.CreateLot(t.Context(), r.def, "first"); err != nil {
+		t.Fatal(err)
+	}
+	issued, err := l.IssueEpoch(t.Context(), lot, IssueRequest{OnlyUnseen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.load(issued)
+	corrected := r.def
+	corrected.Stock, corrected.Name = 12, "corrected"
+	if _, err := l.CreateLot(t.Context(), corrected, "second"); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := l.IssueEpoch(t.Context(), lot, IssueRequest{OnlyUnseen: true}); err != nil || again.Epoch != issued.Epoch {
+		t.Fatalf("issued %+v, %v", again, err)
+	}
+	r.confirm(r.hold("ann", 2), 2, "pay")
+	apply(t, l, r.take()...)
+	wantStopped(t, l, lot, "")
+	wantTotals(t, l, lot, 10, 0, 2)
+	if got := lotOf(t, l, lot); !got.Definition.Equal(r.def) {
+		t.Errorf("the definition is %+v, not that of the load", got.Definition)
+	}
+	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" && !strings.Contains(v.Bad, "finalised") {
+		t.Errorf("verified %+v, %v", v, err)
 	}
 }
 

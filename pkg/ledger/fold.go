@@ -54,15 +54,16 @@ func unfoldable(format string, args ...any) *misfit {
 // fold is one lot while events are folded into it, in memory. It knows the reservations and allocations that
 // the events concern, and collects what must be written.
 type fold struct {
-	lot          *Lot
-	start        int64                  // seq behind which everything is new
-	reservations map[int64]*Reservation // by n
-	allocations  map[int64]*allocation  // by n
-	touched      map[int64]bool         // reservations to write
-	paid         map[int64]bool         // allocations to write
-	journal      []journalRow
-	entries      []ledgerEntry
-	due          []RefundDue
+	lot           *Lot
+	start         int64                  // seq behind which everything is new
+	reservations  map[int64]*Reservation // by n
+	allocations   map[int64]*allocation  // by n
+	touched       map[int64]bool         // reservations to write
+	paid          map[int64]bool         // allocations to write
+	journal       []journalRow
+	entries       []ledgerEntry
+	due           []RefundDue
+	confirmations []payment // that have units now, whatever of them was due before
 }
 
 type journalRow struct {
@@ -140,11 +141,15 @@ func (l *Lot) stop(code fault.Code, reason string) {
 	}
 }
 
-// loaded: Redis must have been given exactly what the ledger closed the epoch with. Rejected holds are not
-// part of that, so that they are gone now.
+// loaded: Redis must have been given exactly what the ledger closed the epoch with. The very first load closes
+// nothing, and its capacity is where the history begins: of two seeds that overlap, either's load may be the one
+// that came through. Rejected holds are not part of a load, so that they are gone now.
 func (f *fold) loaded(ev drop.Event) *misfit {
 	is, want := f.lot.Totals(), drop.Totals{Capacity: ev.Definition.Stock, Held: ev.Held, Sold: ev.Sold}
 	want.Available = want.Capacity - want.Held - want.Sold
+	if f.lot.Watermark == (drop.Watermark{}) {
+		is.Capacity, is.Available = want.Capacity, want.Capacity
+	}
 	if ev.Closing != f.lot.Watermark || is != want {
 		return &misfit{fault.StopLoadMismatch, fmt.Sprintf("loaded %d held and %d sold of %d behind (%d, %d), but the ledger stands at %d held and %d sold of %d at (%d, %d)",
 			want.Held, want.Sold, want.Capacity, ev.Closing.Epoch, ev.Closing.Seq, is.Held, is.Sold, is.Capacity, f.lot.Watermark.Epoch, f.lot.Watermark.Seq)}
@@ -251,6 +256,9 @@ func (f *fold) confirmed(r *Reservation, ev drop.Event) {
 	f.allocations[a.n] = a
 	f.paid[a.n] = true
 	if !r.Rejected {
+		if ev.Ref != "" {
+			f.confirmations = append(f.confirmations, payment{r.ID.Lot, r.ID.Attempt, ev.Ref})
+		}
 		return
 	}
 	r.State, r.Qty, r.Refunded = drop.Refunded, 0, ev.Qty

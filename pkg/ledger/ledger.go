@@ -83,14 +83,23 @@ func (l *Ledger) Target() string { return l.target }
 // Installation returns whose ledger this is, as it was when it was opened.
 func (l *Ledger) Installation() Installation { return l.installation }
 
-// Server names the server and its timeline. It changes when a standby was promoted or another server took
-// over: what was acknowledged to the one before may be missing here.
-func (l *Ledger) Server(ctx context.Context) (string, error) {
+// Server names the server with its timeline, and the one that the database itself remembers. They differ when a
+// standby was promoted, or the database was put back or moved, since SetServer was called: what was acknowledged
+// to the server before may be missing here. Any process can tell, also one that was not running at the time.
+func (l *Ledger) Server(ctx context.Context) (now, remembered string, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	var id string
-	err := l.pool.QueryRow(ctx, `SELECT s.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) FROM pg_control_system() s`).Scan(&id)
-	return id, l.fail(err, "asking which server it is")
+	err = l.pool.QueryRow(ctx, `SELECT c.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), s.server
+		FROM pg_control_system() c, settings s`).Scan(&now, &remembered)
+	return now, remembered, l.fail(err, "asking which server it is")
+}
+
+// SetServer remembers a server, as Server named it, as one that has everything that was ever acknowledged.
+func (l *Ledger) SetServer(ctx context.Context, server string) error {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	_, err := l.pool.Exec(ctx, `UPDATE settings SET server = $1`, server)
+	return l.fail(err, "remembering the server")
 }
 
 func (l *Ledger) checkSchema(ctx context.Context) error {

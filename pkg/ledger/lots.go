@@ -112,12 +112,12 @@ func (l *Ledger) CreateLot(ctx context.Context, def drop.Definition, actor strin
 
 // IssueRequest says for whom an epoch is issued.
 type IssueRequest struct {
-	OnlyUnseen bool // fault.Conflict if any event of the lot ever arrived: a seed must not recreate stock
+	OnlyUnseen bool // of a seed: it begins a lot's first life, and never another one
 	Actor      string
 	Reason     string
 }
 
-// Issued is a new epoch of a lot and what its load must carry.
+// Issued is an epoch of a lot and what its load must carry.
 type Issued struct {
 	Epoch   int64
 	Closing drop.Watermark // at which the epoch before was closed
@@ -128,6 +128,10 @@ type Issued struct {
 // IssueEpoch closes the lot's open epoch at its watermark and issues the next number, never used before.
 // What of an older epoch waits, or arrives later, is a ghost: a dead letter and, if it confirmed units or
 // brought money, due for refund. A stopped lot is folded again from the new epoch's load on.
+//
+// With OnlyUnseen it returns fault.Conflict if any event of the lot ever arrived, since a seed must not recreate
+// stock. As long as none did, an epoch that was issued before is returned again: its load may have timed out and
+// still come through, and what is sold under it must not become a ghost.
 // Errors: fault.NotFound, fault.Conflict.
 func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest) (Issued, error) {
 	ctx, cancel := l.within(ctx)
@@ -145,7 +149,10 @@ func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest)
 		if r.OnlyUnseen && known.Seen {
 			return fault.New(fault.Conflict, "the ledger already has events of the lot %s", lot).WithHint("rebuild it from the ledger: dropctl restore %s", lot)
 		}
-		issued = Issued{Closing: known.Watermark, Lot: *known}
+		issued = Issued{Epoch: known.OpenEpoch, Closing: known.Watermark, Lot: *known}
+		if r.OnlyUnseen && known.OpenEpoch > 0 {
+			return nil
+		}
 		// A database that was put back to an older state may meet numbers it does not remember to have issued.
 		err = tx.QueryRow(ctx, `SELECT 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1))`, string(lot), known.OpenEpoch).Scan(&issued.Epoch)
 		if err != nil {

@@ -178,8 +178,15 @@ func TestStatus(t *testing.T) {
 	if ws, err := l.Workers(t.Context()); err != nil || len(ws) != 0 {
 		t.Errorf("workers %+v, %v", ws, err)
 	}
-	if server, err := l.Server(t.Context()); err != nil || !strings.Contains(server, "/") {
-		t.Errorf("server %q, %v", server, err)
+	now, remembered, err := l.Server(t.Context())
+	if err != nil || !strings.Contains(now, "/") || remembered != "" {
+		t.Errorf("server %q, remembered %q, %v", now, remembered, err)
+	}
+	if err := l.SetServer(t.Context(), now); err != nil {
+		t.Error(err)
+	}
+	if again, remembered, err := l.Server(t.Context()); err != nil || again != now || remembered != now {
+		t.Errorf("server %q, remembered %q, %v", again, remembered, err)
 	}
 }
 

@@ -34,12 +34,12 @@ func refundDue(ev drop.Event, user string, why Why) RefundDue {
 	return RefundDue{ev.Reservation, user, ev.Qty, ev.Ref, why, ev.Watermark(), ev.Time}
 }
 
-// RefundsDue lists what is due, oldest first: of one lot or, for "", of all; at most limit (0: all).
+// RefundsDue lists what is still due, oldest first: of one lot or, for "", of all; at most limit (0: all).
 func (l *Ledger) RefundsDue(ctx context.Context, lot drop.LotID, limit int) ([]RefundDue, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	rows, err := l.pool.Query(ctx, `SELECT lot, n, attempt, user_id, units, ref, why, epoch, seq, event_at FROM refunds_due
-		WHERE $1 = '' OR lot = $1 ORDER BY id LIMIT nullif($2, 0)`, string(lot), limit)
+		WHERE settled_at IS NULL AND ($1 = '' OR lot = $1) ORDER BY id LIMIT nullif($2, 0)`, string(lot), limit)
 	if err != nil {
 		return nil, l.fail(err, "listing refunds due")
 	}

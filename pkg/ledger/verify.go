@@ -102,9 +102,6 @@ func (l *Ledger) replayOne(f *fold, s stored, hash []byte) (bad string) {
 	if err != nil {
 		return err.Error()
 	}
-	if f.lot.Watermark.Seq == 0 {
-		f.lot.Stock = ev.Definition.Stock // the capacity of the first load is where the history begins
-	}
 	if misfit := f.next(item{ev, s.line}); misfit != nil {
 		return misfit.reason
 	}

@@ -22,8 +22,16 @@ import (
 type writes struct {
 	dead   []deadLetter
 	due    []RefundDue
+	paid   []payment // that confirmed units: what was due of them is settled
 	wait   []item
 	unwait []place
+}
+
+// payment is a payment reference given for an attempt to buy.
+type payment struct {
+	lot     drop.LotID
+	attempt string
+	ref     string
 }
 
 type deadLetter struct {
@@ -70,60 +78,40 @@ var (
 	updateAllocationsSQL string
 	//go:embed sql/insert_refunds_due.sql
 	insertRefundsDueSQL string
+	//go:embed sql/settle_refunds_due.sql
+	settleRefundsDueSQL string
 	//go:embed sql/update_lots.sql
 	updateLotsSQL string
 )
 
 // write sends everything: new rows of the large tables as COPY, which is the fastest way in, the rest in one trip.
 func (a *application) write(ctx context.Context, tx pgx.Tx) error {
-	batch := &pgx.Batch{}
-	var journal journalCopy
-	var newReservations reservationCopy
-	var newAllocations allocationCopy
-	var reservations reservationUpdate
-	var allocations allocationUpdate
-	var refunds refundInsert
+	var folded foldedRows
 	var changed []*Lot
 	for _, id := range a.ids() {
 		w := a.lots[id]
 		if w.lot != nil && w.changed {
 			changed = append(changed, w.lot)
 		}
-		if w.fold == nil {
-			continue
-		}
-		journal = append(journal, w.fold.journal...)
-		a.writes.due = append(a.writes.due, w.fold.due...)
-		for _, n := range slices.Sorted(maps.Keys(w.fold.touched)) {
-			if r := w.fold.reservations[n]; n > w.fold.start {
-				newReservations = append(newReservations, r)
-			} else {
-				reservations.add(r)
-			}
-		}
-		for _, n := range slices.Sorted(maps.Keys(w.fold.paid)) {
-			if p := w.fold.allocations[n]; p.confirmed.Seq > w.fold.start {
-				newAllocations = append(newAllocations, p)
-			} else {
-				allocations.add(p)
-			}
-		}
-		for _, e := range w.fold.entries {
-			refunds.add(e)
+		if w.fold != nil {
+			folded.take(w.fold)
+			a.writes.due = append(a.writes.due, w.fold.due...)
+			a.writes.paid = append(a.writes.paid, w.fold.confirmations...)
 		}
 	}
-	for _, c := range []copier{journal, newReservations, newAllocations} {
+	for _, c := range []copier{folded.journal, folded.newReservations, folded.newAllocations} {
 		if err := copyIn(ctx, tx, c); err != nil {
 			return err
 		}
 	}
-	reservations.queue(batch)
-	allocations.queue(batch)
-	refunds.queue(batch)
+	batch := &pgx.Batch{}
+	folded.queue(batch)
 	a.writes.queueWaiting(batch)
 	var buried int64
 	a.writes.queueDead(batch, &buried)
+	// What is due is written first: the confirmation that settles it may be of the same call.
 	a.writes.queueRefundsDue(batch)
+	a.writes.queueSettled(batch)
 	a.queueLots(batch, changed)
 	if batch.Len() > 0 {
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
@@ -133,6 +121,43 @@ func (a *application) write(ctx context.Context, tx pgx.Tx) error {
 	a.result.Dead = int(buried)
 	a.result.Duplicates += len(a.writes.dead) - a.result.Dead
 	return nil
+}
+
+// foldedRows are what folding adds to the large tables and changes in them.
+type foldedRows struct {
+	journal         journalCopy
+	newReservations reservationCopy
+	newAllocations  allocationCopy
+	reservations    reservationUpdate
+	allocations     allocationUpdate
+	refunds         refundInsert
+}
+
+func (r *foldedRows) take(f *fold) {
+	r.journal = append(r.journal, f.journal...)
+	for _, n := range slices.Sorted(maps.Keys(f.touched)) {
+		if res := f.reservations[n]; n > f.start {
+			r.newReservations = append(r.newReservations, res)
+		} else {
+			r.reservations.add(res)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(f.paid)) {
+		if p := f.allocations[n]; p.confirmed.Seq > f.start {
+			r.newAllocations = append(r.newAllocations, p)
+		} else {
+			r.allocations.add(p)
+		}
+	}
+	for _, e := range f.entries {
+		r.refunds.add(e)
+	}
+}
+
+func (r *foldedRows) queue(batch *pgx.Batch) {
+	r.reservations.queue(batch)
+	r.allocations.queue(batch)
+	r.refunds.queue(batch)
 }
 
 // copier is a list of new rows of one table.
@@ -301,6 +326,18 @@ func (w *writes) queueRefundsDue(batch *pgx.Batch) {
 		units, refs, whys, times = append(units, d.Units), append(refs, d.Ref), append(whys, string(d.Why)), append(times, d.At)
 	}
 	batch.Queue(insertRefundsDueSQL, lots, epochs, seqs, ns, attempts, users, units, refs, whys, times)
+}
+
+// queueSettled settles what was due of payments that have confirmed units now.
+func (w *writes) queueSettled(batch *pgx.Batch) {
+	if len(w.paid) == 0 {
+		return
+	}
+	var lots, attempts, refs []string
+	for _, p := range w.paid {
+		lots, attempts, refs = append(lots, string(p.lot)), append(attempts, p.attempt), append(refs, p.ref)
+	}
+	batch.Queue(settleRefundsDueSQL, lots, attempts, refs)
 }
 
 // queueLots writes the lots and reports those that this call stopped.

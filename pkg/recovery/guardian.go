@@ -8,10 +8,10 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -21,9 +21,12 @@ import (
 type Stock interface {
 	ShardState(ctx context.Context, shard int) (drop.ShardState, error)
 	OutboxState(ctx context.Context, shard int) (drop.OutboxState, error)
-	Lots(ctx context.Context) ([]drop.LotID, error)
+	// LotsOf returns every lot that Redis has in these shards.
+	LotsOf(ctx context.Context, shards []int) ([]drop.LotID, error)
+	// LotStates returns a snapshot of each lot, damaged ones included; a lot that Redis has not is absent.
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
-	// Freeze and Reopen act only if the shard still is as it was seen, else they return fault.Conflict.
+	// Freeze and Reopen act only if the shard still is as it was seen, on the same server, else they return
+	// fault.Conflict.
 	Freeze(ctx context.Context, seen drop.ShardState, reason fault.Code) error
 	Reopen(ctx context.Context, seen drop.ShardState) error
 }
@@ -37,20 +40,22 @@ type Ledger interface {
 // Action is what the guardian did about a shard, or waits for.
 type Action string
 
-// The actions. Draining and settling pass by themselves, with the passes that follow.
+// The actions. Draining and settling pass by themselves, with the passes that follow; waiting does as well, but
+// only once somebody has corrected the clock.
 const (
 	Draining Action = "draining" // the ledger has not got every event yet
 	Settling Action = "settling" // equal once; reopened if the next pass finds the same
 	Reopened Action = "reopened"
-	Frozen   Action = "frozen" // unequal: an operator must act
-	Left     Action = "left"   // frozen by an operator or the clock: not the guardian's to open
+	Frozen   Action = "frozen"  // unequal: an operator must act
+	Waiting  Action = "waiting" // frozen because of the clock, which is still behind the last change
+	Left     Action = "left"    // frozen by an operator: not the guardian's to open
 )
 
 // Finding is what a pass has to say about one shard that does not sell.
 type Finding struct {
 	Shard   int
 	Action  Action
-	Reason  fault.Code   // frozen, left: why
+	Reason  fault.Code   // frozen, waiting, left: why
 	Lots    []drop.LotID // the lots that gave the reason
 	Pending int64        // draining: entries the ledger has not got
 	Equal   int          // settling, reopened: lots compared
@@ -83,48 +88,39 @@ type Guardian struct {
 	Installation string
 	Shards       int
 
-	// InHand returns the lock of what this process has read from a shard's outbox but not applied yet. It is
-	// held while comparing: a batch from the lost server must not slip into the ledger after the comparison.
-	InHand func(shard int) sync.Locker
-
-	equal  map[int]string  // what the last pass found equal, per shard
-	absent map[int]Finding // what was found when a shard turned out to be absent
+	equal map[int]string // what the last pass found equal, per shard
 }
 
 // Pass looks at every shard once, reopens or freezes the closed ones and returns a finding for each shard
-// that does not sell or was reopened just now. It returns fault.Foreign, and changes nothing more, if a
-// shard belongs to another installation; other errors mean that a server did not answer: pass again.
+// that does not sell or was reopened just now. It returns fault.Foreign, and changes nothing, if a shard
+// belongs to another installation. Other errors, joined, are those of shards that did not answer: the others
+// are judged all the same; pass again.
 func (g *Guardian) Pass(ctx context.Context) ([]Finding, error) {
 	if g.equal == nil {
-		g.equal, g.absent = map[int]string{}, map[int]Finding{}
+		g.equal = map[int]string{}
 	}
 	var findings []Finding
+	var errs []error
 	var closed, gone []drop.ShardState
 	for shard := range g.Shards {
 		st, err := g.Stock.ShardState(ctx, shard)
 		switch {
 		case err != nil:
-			return findings, err
+			errs = append(errs, err)
 		case !st.Exists:
-			if known, ok := g.absent[shard]; !ok {
-				gone = append(gone, st)
-			} else if known.Action != "" {
-				findings = append(findings, known)
-			}
-			continue
+			gone = append(gone, st)
 		case st.Installation != g.Installation || st.Shards != g.Shards:
-			return findings, fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
-		case st.Frozen == string(fault.FreezeOperator) || st.Frozen == string(fault.FreezeClock):
-			findings = append(findings, Finding{Shard: shard, Action: Left, Reason: fault.Code(st.Frozen)})
+			return nil, fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
+		case st.Frozen == string(fault.FreezeOperator):
+			findings = append(findings, Finding{Shard: shard, Action: Left, Reason: fault.FreezeOperator})
 		case st.Frozen != "" || st.Run != st.OpenRun:
 			closed = append(closed, st)
 		default:
 			delete(g.equal, shard)
 		}
-		delete(g.absent, shard)
 	}
 	more, err := g.judge(ctx, closed, gone)
-	return append(findings, more...), err
+	return append(findings, more...), errors.Join(append(errs, err)...)
 }
 
 // judge compares the closed and the missing shards with the ledger, and acts.
@@ -132,73 +128,74 @@ func (g *Guardian) judge(ctx context.Context, closed, gone []drop.ShardState) ([
 	if len(closed)+len(gone) == 0 {
 		return nil, nil
 	}
-	for _, st := range closed {
-		lock := g.InHand(st.Shard)
-		lock.Lock()
-		defer lock.Unlock()
-	}
 	findings, drained, err := g.drained(ctx, closed)
-	if err != nil {
-		return findings, err
-	}
+	errs := []error{err}
 	// The outbox is read before the ledger: what it no longer holds, the ledger must show.
-	lots, err := g.lots(ctx)
+	lots, err := g.lots(ctx, slices.Concat(drained, gone))
 	if err != nil {
-		return findings, err
+		return findings, errors.Join(append(errs, err)...)
 	}
 	for _, st := range gone {
-		f := Finding{Shard: st.Shard, Lots: lots.lost(st.Shard)}
-		if len(f.Lots) > 0 {
-			f.Action, f.Reason = Frozen, fault.FreezeEmptied
-			findings = append(findings, f)
+		if lost := lots.lost(st.Shard); len(lost) > 0 {
+			findings = append(findings, Finding{Shard: st.Shard, Action: Frozen, Reason: fault.FreezeEmptied, Lots: lost})
 		}
-		g.absent[st.Shard] = f
 	}
 	for _, st := range drained {
 		f, err := g.decide(ctx, st, lots)
 		if err != nil {
-			return findings, err
+			errs = append(errs, err)
+			continue
 		}
 		findings = append(findings, f)
 	}
-	return findings, nil
+	return findings, errors.Join(errs...)
 }
 
 // drained returns the shards whose every event the ledger has got, and a finding for each of the others.
 func (g *Guardian) drained(ctx context.Context, closed []drop.ShardState) (waiting []Finding, drained []drop.ShardState, err error) {
+	var errs []error
 	for _, st := range closed {
 		out, err := g.Stock.OutboxState(ctx, st.Shard)
-		if err != nil {
-			return waiting, nil, err
-		}
-		if out.Pending > 0 {
+		switch {
+		case err != nil:
+			delete(g.equal, st.Shard)
+			errs = append(errs, err)
+		case out.Pending > 0:
 			delete(g.equal, st.Shard)
 			waiting = append(waiting, Finding{Shard: st.Shard, Action: Draining, Pending: out.Pending})
-			continue
+		default:
+			drained = append(drained, st)
 		}
-		drained = append(drained, st)
 	}
-	return waiting, drained, nil
+	return waiting, drained, errors.Join(errs...)
 }
 
 // decide reopens a drained shard that was found equal twice in a row, and freezes one that is not equal.
-// The second look gives other workers, whose batches this process cannot see, the time to apply them.
+// The second look gives batches that some worker read from the lost server the time to reach the ledger.
 // Where somebody else was faster, the next pass sees what came of it.
 func (g *Guardian) decide(ctx context.Context, st drop.ShardState, lots bothSides) (Finding, error) {
+	f := Finding{Shard: st.Shard, Action: Settling}
+	if lots.elsewhere(st) {
+		delete(g.equal, st.Shard)
+		return f, nil
+	}
+	if early := lots.early(st.Shard); st.Frozen == string(fault.FreezeClock) && len(early) > 0 {
+		delete(g.equal, st.Shard)
+		return Finding{Shard: st.Shard, Action: Waiting, Reason: fault.FreezeClock, Lots: early}, nil
+	}
 	if reason, unequal := lots.compare(st.Shard); reason != "" {
 		delete(g.equal, st.Shard)
 		if st.Frozen != string(reason) {
-			err := g.Stock.Freeze(ctx, st, reason)
-			if fault.Is(err, fault.Conflict) {
-				return Finding{Shard: st.Shard, Action: Settling}, nil
-			}
-			if err != nil {
-				return Finding{}, err
+			switch err := g.Stock.Freeze(ctx, st, reason); {
+			case fault.Is(err, fault.Conflict):
+				return f, nil
+			case err != nil:
+				return f, err
 			}
 		}
 		return Finding{Shard: st.Shard, Action: Frozen, Reason: reason, Lots: unequal}, nil
 	}
-	f := Finding{Shard: st.Shard, Action: Settling, Equal: len(lots.of(st.Shard))}
+	f.Equal = len(lots.of(st.Shard))
 	look := st.Run + lots.signature(st.Shard)
 	if g.equal[st.Shard] != look {
 		g.equal[st.Shard] = look
@@ -214,19 +211,27 @@ func (g *Guardian) decide(ctx context.Context, st drop.ShardState, lots bothSide
 	return f, nil
 }
 
-// lots reads all lots from both sides, the ledger first.
-func (g *Guardian) lots(ctx context.Context) (bothSides, error) {
+// lots reads all lots of some shards from both sides, the ledger first. Other shards are left out: their
+// servers may not answer.
+func (g *Guardian) lots(ctx context.Context, shards []drop.ShardState) (bothSides, error) {
 	b := bothSides{shards: g.Shards, ledger: map[drop.LotID]drop.LedgerLot{}}
-	recorded, err := g.Ledger.Lots(ctx)
-	if err != nil {
-		return b, err
+	if len(shards) == 0 {
+		return b, nil
 	}
-	present, err := g.Stock.Lots(ctx)
+	recorded, err := g.Ledger.Lots(ctx)
 	if err != nil {
 		return b, err
 	}
 	for _, l := range recorded {
 		b.ledger[l.Lot] = l
+	}
+	numbers := make([]int, len(shards))
+	for i, st := range shards {
+		numbers[i] = st.Shard
+	}
+	present, err := g.Stock.LotsOf(ctx, numbers)
+	if err != nil {
+		return b, err
 	}
 	b.redis, err = g.Stock.LotStates(ctx, present)
 	return b, err
@@ -260,6 +265,17 @@ func (b bothSides) of(shard int) []drop.LotID {
 // lost returns the lots of a shard that the ledger has events of and Redis does not have.
 func (b bothSides) lost(shard int) []drop.LotID {
 	return slices.DeleteFunc(b.of(shard), func(id drop.LotID) bool { _, there := b.redis[id]; return there })
+}
+
+// elsewhere reports whether any lot of the shard was read from another server than the one being judged: a
+// server took over between the looks, and the next pass judges that one.
+func (b bothSides) elsewhere(st drop.ShardState) bool {
+	return slices.ContainsFunc(b.of(st.Shard), func(id drop.LotID) bool { r, there := b.redis[id]; return there && r.Run != st.Run })
+}
+
+// early returns the lots of a shard whose last change lies ahead of the server's clock.
+func (b bothSides) early(shard int) []drop.LotID {
+	return slices.DeleteFunc(b.of(shard), func(id drop.LotID) bool { r := b.redis[id]; return !r.Now.Before(r.Mark) })
 }
 
 // signature sums up where each lot of a shard stands.
@@ -305,6 +321,8 @@ func (b bothSides) compareLot(id drop.LotID) (reason fault.Code, stopped bool) {
 		return l.Stopped, true
 	case !present:
 		return fault.FreezeEmptied, false
+	case r.Damaged != "":
+		return fault.FreezeDiffers, false
 	case !known || after(r.Watermark, at):
 		return fault.FreezeAhead, false
 	case after(at, r.Watermark):

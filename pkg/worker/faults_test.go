@@ -54,13 +54,13 @@ type otherServer struct {
 	changed atomic.Bool
 }
 
-func (l *otherServer) Server(ctx context.Context) (string, error) {
-	id, err := l.Ledger.Server(ctx)
+func (l *otherServer) Server(ctx context.Context) (now, remembered string, err error) {
+	now, remembered, err = l.Ledger.Server(ctx)
 	if l.changed.Load() {
-		id += "/promoted"
+		now += "/promoted"
 	}
 	l.asked.Store(err == nil)
-	return id, err
+	return now, remembered, err
 }
 
 func TestANewPostgreSQLServerGetsEverythingThatIsKept(t *testing.T) {

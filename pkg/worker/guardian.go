@@ -13,17 +13,20 @@ const guardEvery = time.Second
 
 // guard lets the guardian look at every shard once a second, and says what it finds when that changes.
 func (w *Worker) guard(ctx context.Context) error {
-	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Installation: w.opt.Installation, Shards: w.opt.Shards, InHand: w.lockOf}
+	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Installation: w.opt.Installation, Shards: w.opt.Shards}
 	said := map[int]string{}
 	for {
 		findings, err := g.Pass(ctx)
 		w.say(said, findings)
-		if err != nil {
-			w.pass(nil, false)
+		w.pass(findings, err == nil)
+		switch {
+		case fatal(err):
 			return err
+		case err == nil:
+			w.health.fine("guardian")
+		case ctx.Err() == nil: // it goes on with what it knows of the shards that do answer
+			w.health.failed("guardian", err)
 		}
-		w.pass(findings, true)
-		w.health.fine("guardian")
 		if !sleep(ctx, guardEvery, nil) {
 			return nil
 		}
@@ -49,6 +52,8 @@ func (w *Worker) say(said map[int]string, findings []recovery.Finding) {
 			w.log.Warn("a shard's door is closed; waiting until the ledger has every event", "shard", f.Shard, "entries", f.Pending)
 		case recovery.Settling:
 			w.log.Info("a closed shard equals the ledger; looking once more", "shard", f.Shard, "lots", f.Equal)
+		case recovery.Waiting:
+			w.log.Warn("the clock of a shard's server is behind its last change; waiting until it has caught up", "shard", f.Shard, "lots", drop.JoinLots(f.Lots), "next", f.Next())
 		case recovery.Reopened:
 			w.done.reopened.Add(1)
 			w.log.Info("a shard equals the ledger and sells again", "shard", f.Shard, "lots", f.Equal)

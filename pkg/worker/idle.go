@@ -88,6 +88,9 @@ func (w *Worker) drained(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
+	if err := w.watchServer(ctx); err != nil {
+		return false, err
+	}
 	if _, err := w.fillGaps(ctx, 0); err != nil {
 		return false, err
 	}

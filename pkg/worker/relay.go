@@ -2,10 +2,10 @@ package worker
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
@@ -35,8 +35,10 @@ type Journal interface {
 	// Gaps returns places in a lot's history that the ledger has not got although it has had later ones for
 	// at least that long.
 	Gaps(ctx context.Context, open time.Duration) ([]drop.Gap, error)
-	// Server names the server and its timeline; it changes when another one has taken over.
-	Server(ctx context.Context) (string, error)
+	// Server names the server with its timeline, and the one that SetServer was told last. They differ when
+	// another one has taken over since, or the database was put back.
+	Server(ctx context.Context) (now, remembered string, err error)
+	SetServer(ctx context.Context, server string) error
 	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
 	// per second. When it grants none it says when to ask again.
 	TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error)
@@ -69,9 +71,17 @@ func (w *Worker) relay(shard int) func(context.Context) error {
 }
 
 // run starts with what an earlier attempt has read and not acknowledged: a reply may have been lost on the
-// way, and such entries are delivered to nobody else for a while.
+// way, and such entries are delivered to nobody else for a while. Before the first read, which changes the
+// stream, it makes sure that the data is ours.
 func (r *relayer) run(ctx context.Context) error {
 	r.window, r.claimed = 0, time.Time{}
+	st, err := r.stock.ShardState(ctx, r.shard)
+	if err != nil {
+		return err
+	}
+	if st.Exists && st.Installation != r.opt.Installation {
+		return fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", r.shard)
+	}
 	if err := r.redeliver(ctx); err != nil {
 		return err
 	}
@@ -114,7 +124,7 @@ func (r *relayer) step(ctx context.Context) error {
 	}
 	if r.window > 0 {
 		var err error
-		if granted, err = r.tokens(ctx); err != nil || granted == 0 {
+		if granted, err = r.tokens(ctx, batchEvents); err != nil || granted == 0 {
 			return err
 		}
 		count, block = min(max(int(float64(granted)/r.size), 1), r.window), -1
@@ -133,10 +143,10 @@ func (r *relayer) step(ctx context.Context) error {
 	return r.record(ctx, entries, granted)
 }
 
-// tokens waits until the bucket grants some. It returns 0 when the context has ended.
-func (r *relayer) tokens(ctx context.Context) (int, error) {
+// tokens waits until the bucket grants some, up to want. It returns 0 when the context has ended.
+func (w *Worker) tokens(ctx context.Context, want int) (int, error) {
 	for ctx.Err() == nil {
-		granted, wait, err := r.ledger.TakeTokens(ctx, r.opt.Rate, batchEvents)
+		granted, wait, err := w.ledger.TakeTokens(ctx, w.opt.Rate, want)
 		if err != nil || granted > 0 {
 			return granted, err
 		}
@@ -185,9 +195,6 @@ func (r *relayer) record(ctx context.Context, entries []drop.OutboxEntry, grante
 // recordSome applies the first entries, about a transaction's worth, and acknowledges them: only now that the
 // ledger has everything in them. It returns how many entries and events they were.
 func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n, applied int, err error) {
-	lock := &r.inHand[r.shard]
-	lock.Lock()
-	defer lock.Unlock()
 	var events []drop.Event
 	var poison []drop.Poison
 	var ids []string
@@ -198,7 +205,7 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 		ev, bad := entry.Decode()
 		events, poison, ids = append(events, ev...), append(poison, bad...), append(ids, entry.ID)
 	}
-	if err := r.apply(ctx, events, poison); err != nil {
+	if _, err := r.apply(ctx, events, poison); err != nil {
 		return 0, 0, err
 	}
 	// From here on a stop changes nothing any more: the ledger has it.
@@ -211,27 +218,18 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 	return len(ids), len(events), nil
 }
 
-// apply repeats Apply until the ledger has the events. A stop lets the attempt under way finish and makes no
-// other; the entries then stay unacknowledged, for the next worker.
-func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.Poison) error {
-	pause := backoff{}
-	for {
-		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
-		did, err := w.ledger.Apply(attempt, events, poison)
-		cancel()
-		if err == nil {
-			w.health.fine("apply")
-			w.applied(did)
-			return nil
-		}
-		if fatal(err) {
-			return err
-		}
-		w.health.failed("apply", err)
-		if !pause.wait(ctx) {
-			return err
-		}
+// apply records events. A stop lets the attempt finish. It makes one attempt only: if that fails, the relay
+// starts over and reads again what it has not acknowledged, so that a batch in hand never outlives its Redis by
+// more than an attempt. (The guardian may have found another Redis equal to the ledger meanwhile and opened it;
+// events of the lost one that came after that would be a fork, and stop their lot.)
+func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
+	defer cancel()
+	did, err := w.ledger.Apply(ctx, events, poison)
+	if err == nil {
+		w.applied(did)
 	}
+	return did, err
 }
 
 // applied counts, says aloud what needs somebody, and wakes finalise.
@@ -251,6 +249,3 @@ func (w *Worker) applied(did drop.Applied) {
 	default:
 	}
 }
-
-// lockOf is the guardian's way to a shard's batch in hand.
-func (w *Worker) lockOf(shard int) sync.Locker { return &w.inHand[shard] }

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,6 +15,8 @@ const (
 	upkeepEvery = 2 * time.Second
 	trimEvery   = 5 * time.Second
 	gapAlarm    = 30 * time.Second
+
+	longestPause = 5 * time.Minute // between two attempts to fill the same gap
 )
 
 // upkeep does from time to time what no single batch does: it folds what waits without need, sends again
@@ -45,47 +49,95 @@ func (w *Worker) upkeep(ctx context.Context) error {
 	}
 }
 
-// watchServer sends again whatever the outbox still has when another PostgreSQL server or timeline has taken
-// over: what the one before had confirmed, and was acknowledged for, may be missing on this one.
+// watchServer sends again whatever the outbox still has when the database is not on the server or timeline that
+// it remembers: what the one before had confirmed, and was acknowledged for, may be missing on this one.
 func (w *Worker) watchServer(ctx context.Context) error {
-	server, err := w.ledger.Server(ctx)
+	w.resending.Lock()
+	defer w.resending.Unlock()
+	now, remembered, err := w.ledger.Server(ctx)
+	if err != nil || now == remembered {
+		return err
+	}
+	if remembered != "" {
+		w.log.Warn("another PostgreSQL server or timeline has taken over; sending again what the outbox has", "before", remembered, "now", now)
+	}
+	if err := w.resendAll(ctx); err != nil {
+		return err
+	}
+	// The server that was asked before sending: if another one takes over meanwhile, all is sent once more.
+	return w.ledger.SetServer(ctx, now)
+}
+
+// resendAll sends again every kept event that the ledger has not folded, also of lots that it does not know any
+// more: those become dead letters, which somebody sees.
+func (w *Worker) resendAll(ctx context.Context) error {
+	present, err := w.stock.Lots(ctx)
 	if err != nil {
 		return err
 	}
-	if w.server != "" && w.server != server {
-		w.log.Warn("another PostgreSQL server or timeline has taken over; sending again what the outbox has")
-		lots, err := w.ledger.Lots(ctx)
-		if err != nil {
-			return err
-		}
-		from := map[drop.LotID]drop.Watermark{}
-		for _, lot := range lots {
-			from[lot.Lot] = lot.Watermark
-		}
-		if err := w.resend(ctx, from); err != nil {
-			return err
-		}
+	known, err := w.ledger.Lots(ctx)
+	if err != nil {
+		return err
 	}
-	w.server = server
-	return nil
+	from := map[drop.LotID]drop.Watermark{}
+	for _, lot := range present {
+		from[lot] = drop.Watermark{}
+	}
+	for _, lot := range known {
+		from[lot.Lot] = lot.Watermark
+	}
+	return w.resend(ctx, from, func(drop.Event) bool { return true })
 }
 
-// fillGaps sends again what the outbox still has of every lot that has waited for a missing event longer
-// than age, and returns those lots.
+// fillGaps sends again what the outbox still has of every gap that has been open for longer than age, and
+// returns those gaps. One that stays open is tried less and less often.
 func (w *Worker) fillGaps(ctx context.Context, age time.Duration) ([]drop.Gap, error) {
+	w.resending.Lock()
+	defer w.resending.Unlock()
 	gaps, err := w.ledger.Gaps(ctx, age)
 	if err != nil {
 		return nil, err
 	}
+	missing := map[drop.LotID]drop.Gap{}
 	from := map[drop.LotID]drop.Watermark{}
 	for _, gap := range gaps {
-		from[gap.Lot] = drop.Watermark{Epoch: gap.Epoch, Seq: gap.From - 1}
+		if w.dueAgain(gap, time.Now()) {
+			missing[gap.Lot] = gap
+			from[gap.Lot] = drop.Watermark{Epoch: gap.Epoch, Seq: gap.From - 1}
+		}
 	}
-	return gaps, w.resend(ctx, from)
+	maps.DeleteFunc(w.resent, func(_ drop.LotID, s sentGap) bool { return time.Since(s.next) > longestPause })
+	return gaps, w.resend(ctx, from, func(ev drop.Event) bool {
+		gap := missing[ev.Lot]
+		return ev.Epoch == gap.Epoch && ev.Seq <= gap.To
+	})
 }
 
-// resend applies the kept events of these lots behind their watermarks, whether they were acknowledged or not.
-func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark) error {
+// sentGap is a gap that was sent again.
+type sentGap struct {
+	from  int64 // first seq missing: a gap that became smaller is another one
+	pause time.Duration
+	next  time.Time
+}
+
+// dueAgain reports whether it is time to send a gap again, and if so notes it.
+func (w *Worker) dueAgain(gap drop.Gap, now time.Time) bool {
+	sent := w.resent[gap.Lot]
+	if sent.from != gap.From {
+		sent = sentGap{from: gap.From}
+	}
+	if now.Before(sent.next) {
+		return false
+	}
+	sent.pause = min(max(2*sent.pause, upkeepEvery), longestPause)
+	sent.next = now.Add(sent.pause)
+	w.resent[gap.Lot] = sent
+	return true
+}
+
+// resend applies the kept and wanted events of these lots behind their watermarks, whether they were
+// acknowledged or not. In the end it has paid tokens only for what was news to the ledger.
+func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark, wanted func(drop.Event) bool) error {
 	shards := map[int]map[drop.LotID]drop.Watermark{}
 	for lot, at := range from {
 		shard := lot.Shard(w.opt.Shards)
@@ -100,17 +152,27 @@ func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark)
 			return err
 		}
 		for _, events := range kept {
+			events = slices.DeleteFunc(events, func(ev drop.Event) bool { return !wanted(ev) })
 			for batch := range slices.Chunk(events, batchEvents) {
-				if err := w.apply(ctx, batch, nil); err != nil {
-					return err
-				}
-				if err := w.ledger.ChargeTokens(ctx, len(batch)); err != nil {
+				if err := w.resendBatch(ctx, batch); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
+}
+
+func (w *Worker) resendBatch(ctx context.Context, batch []drop.Event) error {
+	granted, err := w.tokens(ctx, len(batch))
+	if err != nil || granted == 0 {
+		return cmp.Or(err, ctx.Err())
+	}
+	did, err := w.apply(ctx, batch, nil)
+	if err != nil || did.Folded == granted {
+		return err
+	}
+	return w.ledger.ChargeTokens(context.WithoutCancel(ctx), did.Folded-granted)
 }
 
 // sayGaps raises the alarm for lots that had no gap the last time, and returns the lots that have one now.

@@ -30,6 +30,8 @@ type Stock interface {
 	recovery.Stock
 	Outbox
 
+	// Lots returns every lot that Redis has.
+	Lots(ctx context.Context) ([]drop.LotID, error)
 	// Sweep takes back at most limit due holds of a shard.
 	Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error)
 	// Wakes delivers the numbers of shards that may have due holds, until the context ends. It is a hint:
@@ -156,9 +158,10 @@ type Worker struct {
 
 	done      counters
 	health    *health
-	inHand    []sync.Mutex  // per shard: held while a batch is read but not yet acknowledged
 	confirmed chan struct{} // wakes finalise
-	server    string        // the PostgreSQL server upkeep saw last; "" at first
+
+	resending sync.Mutex             // upkeep and until-idle both send again, one after the other
+	resent    map[drop.LotID]sentGap // gaps sent again, and when to do so next; behind resending
 
 	mu       sync.Mutex
 	findings []recovery.Finding // of the guardian's last pass
@@ -172,7 +175,7 @@ func New(stock Stock, ledger Ledger, opt Options) *Worker {
 	log := opt.Log.With("worker", me.Name)
 	return &Worker{
 		stock: stock, ledger: ledger, opt: opt, log: log, me: me,
-		health: newHealth(log), inHand: make([]sync.Mutex, opt.Shards), confirmed: make(chan struct{}, 1),
+		health: newHealth(log), confirmed: make(chan struct{}, 1), resent: map[drop.LotID]sentGap{},
 	}
 }
 

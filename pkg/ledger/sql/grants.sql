@@ -4,6 +4,8 @@ REVOKE ALL ON settings, dropctl_migrations, lots, lot_epochs, reservation_events
     pending_allocations, order_ledger, refunds_due, apply_budget, workers, reconcile_runs FROM {role};
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON settings, dropctl_migrations TO {role};
+GRANT UPDATE (server) ON settings TO {role};
+GRANT UPDATE (settled_at, settled_why) ON refunds_due TO {role};
 GRANT SELECT, INSERT ON lot_epochs, reservation_events, dead_letters, order_ledger, refunds_due TO {role};
 GRANT SELECT, INSERT, UPDATE ON lots, reservations, pending_allocations, reconcile_runs TO {role};
 GRANT SELECT, INSERT, DELETE ON waiting_events TO {role};

@@ -1,7 +1,7 @@
 SELECT (SELECT count(*) FROM lots),
        (SELECT coalesce(sum(waiting), 0)::bigint FROM lots),
-       (SELECT count(*) FROM refunds_due),
-       (SELECT coalesce(sum(units), 0)::bigint FROM refunds_due),
+       (SELECT count(*) FROM refunds_due WHERE settled_at IS NULL),
+       (SELECT coalesce(sum(units), 0)::bigint FROM refunds_due WHERE settled_at IS NULL),
        (SELECT count(*) FROM pending_allocations WHERE state IN ('PENDING', 'PROCESSING')),
        (SELECT min(confirmed_at) FROM pending_allocations WHERE state IN ('PENDING', 'PROCESSING')),
        now()
