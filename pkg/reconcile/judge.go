@@ -12,11 +12,10 @@ import (
 
 // sight is what one look saw of a lot. The ledger was read before Redis, so Redis is never behind in a sound system.
 type sight struct {
-	lot     drop.LotID
-	ledger  *drop.LedgerLot // nil: the ledger does not know the lot
-	redis   *drop.LotState  // nil: Redis has not the lot
-	damaged string          // why what Redis has of the lot cannot be read
-	events  []drop.Event    // behind the ledger's watermark, from the outbox and from what waits in the ledger
+	lot    drop.LotID
+	ledger *drop.LedgerLot // nil: the ledger does not know the lot
+	redis  *drop.LotState  // nil: Redis has not the lot
+	events []drop.Event    // behind the ledger's watermark, from the outbox and from what waits in the ledger
 }
 
 // span is a run of seqs of which no event was found.
@@ -99,13 +98,14 @@ func judge(s sight, maxLag time.Duration) Row {
 	if s.ledger != nil {
 		row.Ledger = &Side{s.ledger.Watermark, drop.Totals{Capacity: s.ledger.Stock, Held: s.ledger.Held, Sold: s.ledger.Sold, Available: s.ledger.Stock - s.ledger.Held - s.ledger.Sold}}
 	}
-	if s.redis != nil {
+	damaged := s.redis != nil && s.redis.Damaged != ""
+	if s.redis != nil && !damaged {
 		row.Redis = &Side{s.redis.Watermark, s.redis.Totals}
 	}
 	switch {
-	case s.damaged != "":
+	case damaged:
 		row.Verdict = fault.VerdictDrift
-		row.Evidence = []Evidence{{Check: "lot", Note: s.damaged}}
+		row.Evidence = []Evidence{{Check: "lot", Note: s.redis.Damaged}}
 	case s.ledger == nil:
 		row.Verdict = fault.VerdictDrift
 		row.Evidence = []Evidence{{Check: "lot", Redis: "has it", Note: "the ledger does not know this lot"}}

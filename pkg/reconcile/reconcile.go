@@ -9,7 +9,6 @@ package reconcile
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -175,14 +174,14 @@ func (r *run) look(ctx context.Context, lots []drop.LotID) ([]sight, error) {
 	if err != nil {
 		return nil, err
 	}
-	states, damaged, err := r.states(ctx, lots)
+	states, err := r.stock.LotStates(ctx, lots)
 	if err != nil {
 		return nil, err
 	}
 	sights := make([]sight, len(lots))
 	byLot := map[drop.LotID]*sight{}
 	for i, lot := range lots {
-		sights[i].lot, sights[i].damaged = lot, damaged[lot]
+		sights[i].lot = lot
 		byLot[lot] = &sights[i]
 		if state, ok := states[lot]; ok {
 			sights[i].redis = &state
@@ -193,7 +192,7 @@ func (r *run) look(ctx context.Context, lots []drop.LotID) ([]sight, error) {
 	}
 	behind := map[drop.LotID]drop.Watermark{}
 	for _, s := range sights {
-		if s.ledger != nil && s.redis != nil && s.redis.Seq > s.ledger.Seq {
+		if s.ledger != nil && s.redis != nil && s.redis.Damaged == "" && s.redis.Seq > s.ledger.Seq {
 			behind[s.lot] = s.ledger.Watermark
 		}
 	}
@@ -205,28 +204,6 @@ func (r *run) look(ctx context.Context, lots []drop.LotID) ([]sight, error) {
 		byLot[lot].events = events[lot]
 	}
 	return sights, nil
-}
-
-// states takes a snapshot of each lot. One whose fields make no sense is a finding about that lot, and must not
-// keep the others from being looked at.
-func (r *run) states(ctx context.Context, lots []drop.LotID) (states map[drop.LotID]drop.LotState, damaged map[drop.LotID]string, err error) {
-	states, err = r.stock.LotStates(ctx, lots)
-	if fault.CodeOf(err) != fault.Failed {
-		return states, nil, err
-	}
-	states, damaged = map[drop.LotID]drop.LotState{}, map[drop.LotID]string{}
-	for _, lot := range lots {
-		one, err := r.stock.LotStates(ctx, []drop.LotID{lot})
-		switch {
-		case fault.CodeOf(err) == fault.Failed:
-			damaged[lot] = err.Error()
-		case err != nil:
-			return nil, nil, err
-		default:
-			maps.Copy(states, one)
-		}
-	}
-	return states, damaged, nil
 }
 
 // eventsSince collects the events behind the watermarks from the outbox, and from what waits in the ledger

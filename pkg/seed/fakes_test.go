@@ -210,7 +210,7 @@ func (l fakeLedger) IssueEpoch(ctx context.Context, id drop.LotID, _, _ string) 
 		if known.Seen {
 			return fault.New(fault.Conflict, "%s was seen", id)
 		}
-		known.OpenEpoch++
+		known.OpenEpoch = max(known.OpenEpoch, 1)
 		epoch, closing = known.OpenEpoch, known.Watermark
 		return nil
 	})

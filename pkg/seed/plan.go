@@ -104,6 +104,10 @@ func planAbsent(row Row, l Lot, inLedger bool, shard drop.ShardState) *step {
 
 // planLoaded plans a lot that Redis has. Redis is the authority for its present values.
 func planLoaded(row Row, l Lot, state drop.LotState) *step {
+	if state.Damaged != "" {
+		return (&step{target: row.Definition, state: state}).stop(Blocked, fault.New(fault.Failed, "what Redis has of lot %s cannot be read: %s", row.Definition.Lot, state.Damaged).
+			WithHint("rebuild it from the ledger: dropctl restore %s", row.Definition.Lot))
+	}
 	present := state.Definition
 	present.Stock = state.Capacity
 	id := present.Lot

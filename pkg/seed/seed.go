@@ -68,7 +68,8 @@ type Ledger interface {
 	// CreateLot makes the ledger know a lot. If it does, the definition replaces the one it has as long as
 	// no event of the lot was seen.
 	CreateLot(ctx context.Context, d drop.Definition, actor string) (created bool, err error)
-	// IssueEpoch issues the next epoch of a lot, but fault.Conflict if the ledger has seen any event of it.
+	// IssueEpoch issues a lot's first epoch, the same one at every call, but fault.Conflict if the ledger has seen
+	// any event of the lot.
 	IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason string) (epoch int64, closing drop.Watermark, err error)
 	// Record applies events. One that the ledger has already changes nothing.
 	Record(ctx context.Context, events []drop.Event) error
@@ -220,11 +221,31 @@ func (s *seeder) load(ctx context.Context, st *step) error {
 		return err
 	}
 	st.loadedAfter = drop.Watermark{Epoch: epoch, Seq: closing.Seq}
-	if err := s.stock.Load(ctx, LoadRequest{Definition: st.target, Epoch: epoch, Closing: closing, Actor: s.o.Actor, Reason: Reason}); err != nil {
+	err = s.stock.Load(ctx, LoadRequest{Definition: st.target, Epoch: epoch, Closing: closing, Actor: s.o.Actor, Reason: Reason})
+	if fault.Is(err, fault.Conflict) {
+		err = s.loadedBefore(ctx, st, err)
+	}
+	if err != nil {
 		return err
 	}
 	st.state.Capacity = st.target.Stock
 	return nil
+}
+
+// loadedBefore returns nil if what Redis has in the place of the load is that very load, of a seed before this
+// one that took it for lost, and else the conflict.
+func (s *seeder) loadedBefore(ctx context.Context, st *step, conflict error) error {
+	id := st.target.Lot
+	states, err := s.stock.LotStates(ctx, []drop.LotID{id})
+	if err != nil {
+		return err
+	}
+	state, there := states[id]
+	just := drop.Watermark{Epoch: st.loadedAfter.Epoch, Seq: st.loadedAfter.Seq + 1}
+	if there && state.Damaged == "" && state.Watermark == just && state.Definition.Equal(st.target) {
+		return nil
+	}
+	return fault.Wrap(fault.Conflict, conflict, "lot %s was put into Redis meanwhile", id).WithHint("seed again: what differs is then changed")
 }
 
 // change brings a loaded lot to the target. The stock is lowered before and raised after the other

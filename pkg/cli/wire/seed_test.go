@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -263,6 +264,58 @@ func TestSeedHealsACrashBetweenTheStores(t *testing.T) {
 			t.Errorf("after %s: Redis has %+v, the ledger %+v", after, state, known)
 		}
 	}
+}
+
+// TestALoadThatComesLateIsNotLoadedTwice lets a seed give up on a load that is still under way, so that it comes
+// through while the next seed is about to load.
+func TestALoadThatComesLateIsNotLoadedTwice(t *testing.T) {
+	s := openShop(t)
+	late := &lateStock{Stock: wire.SeedStock(s.stock)}
+	o := seed.Options{Actor: "ci", Installation: s.ledger.Installation().ID}
+	first := rows(t, "lot,stock\nsame,7\nother,7\n")
+	if _, err := seed.Run(t.Context(), first, late, wire.SeedLedger(s.ledger), o); err == nil || len(late.under) != 2 {
+		t.Fatalf("the first seed: %v", err)
+	}
+	items, err := seed.Run(t.Context(), rows(t, "lot,stock\nsame,7\nother,9\n"), late, wire.SeedLedger(s.ledger), o)
+	if !fault.Is(err, fault.Partial) || items[0].Result != seed.ResultLoaded || items[1].Result != seed.ResultFailed {
+		t.Fatalf("the second seed: %+v, %v", items, err)
+	}
+	s.sell(t, "same", 3)
+	s.sell(t, "other", 3)
+	s.mustSeed(t, "lot,stock\nsame,7\nother,9\n", seed.Options{})
+	s.drain(t)
+	for id, stock := range map[drop.LotID]int64{"same": 7, "other": 9} {
+		state, known := s.lot(t, id)
+		if state.Capacity != stock || known.Stock != stock || known.Sold != 3 || known.Stopped != "" || known.Watermark != state.Watermark {
+			t.Errorf("Redis has %+v, the ledger %+v", state, known)
+		}
+	}
+	if dead, err := s.ledger.DeadLetters(t.Context(), "", 0, 10); err != nil || len(dead) > 0 {
+		t.Errorf("dead letters %+v, %v", dead, err)
+	}
+}
+
+// lateStock carries out a lot's first load only when the second one is asked for.
+type lateStock struct {
+	seed.Stock
+	mu    sync.Mutex
+	under map[drop.LotID]seed.LoadRequest
+}
+
+func (l *lateStock) Load(ctx context.Context, r seed.LoadRequest) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if first, asked := l.under[r.Definition.Lot]; asked {
+		if err := l.Stock.Load(ctx, first); err != nil {
+			return err
+		}
+		return l.Stock.Load(ctx, r)
+	}
+	if l.under == nil {
+		l.under = map[drop.LotID]seed.LoadRequest{}
+	}
+	l.under[r.Definition.Lot] = r
+	return fault.New(fault.OutcomeUnknown, "no answer in time")
 }
 
 // crashing and crashingStock do a step and then lose everything that was to follow it.
