@@ -2,7 +2,11 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +16,8 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
@@ -47,38 +53,119 @@ func TestAMissingEventIsSentAgain(t *testing.T) {
 	s.mustAgree(t)
 }
 
-// otherServer is a ledger that names another server from some moment on.
-type otherServer struct {
-	worker.Ledger
-	asked   atomic.Bool
-	changed atomic.Bool
-}
-
-func (l *otherServer) Server(ctx context.Context) (now, remembered string, err error) {
-	now, remembered, err = l.Ledger.Server(ctx)
-	if l.changed.Load() {
-		now += "/promoted"
-	}
-	l.asked.Store(err == nil)
-	return now, remembered, err
-}
-
-func TestANewPostgreSQLServerGetsEverythingThatIsKept(t *testing.T) {
+// The database goes back to what a standby had that was promoted without the newest commits: a new timeline. The
+// worker that had them acknowledged is gone, and one that starts afresh must notice.
+func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {
 	t.Parallel()
-	s := newShop(t)
+	postgres := testkit.PostgresServer(t)
+	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
 	s.load(t, "truffle", 40)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	s.sell(t, "truffle", 1, 1)
-	s.acknowledgeUnrecorded(t, "truffle") // nothing follows it, so that no gap shows
-	l := &otherServer{Ledger: wire.WorkerLedger(s.ledger)}
-	s.startOn(t, l, worker.Options{})
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
-		return l.asked.Load(), "the worker has not asked which server it is"
+	data := filepath.Join(postgres.Dir(), "data")
+	s.whileDown(t, func() { run(t, "cp", "-a", data, data+".standby") })
+	s.sell(t, "truffle", 1, 20) // nothing follows it, so that no gap shows
+	s.load(t, "lost", 5)
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s.whileDown(t, func() {
+		run(t, "rm", "-r", data)
+		run(t, "mv", data+".standby", data)
+		run(t, "cp", "-a", filepath.Join(data, "PG_VERSION"), filepath.Join(data, "recovery.signal"))
+		settings, err := os.OpenFile(filepath.Join(data, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = settings.WriteString("restore_command = 'false'\n")
+			err = errors.Join(err, settings.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
-	l.changed.Store(true)
-	s.agreesWithin(t, 15*time.Second)
+	sum, err := s.drain(t, worker.Options{})
+	if !fault.Is(err, fault.Partial) || sum.Entries != 0 || sum.Events != 20+10 || sum.Parked != 1 {
+		t.Errorf("did %+v: %v", sum, err)
+	}
+	s.mustAgree(t)
+	if dead, err := s.ledger.DeadLetters(t.Context(), "lost", 0, 10); err != nil || len(dead) != 1 || dead[0].Code != fault.NotFound {
+		t.Errorf("of the lot that is gone from the ledger, there is %+v, %v", dead, err)
+	}
+	if again, err := s.drain(t, worker.Options{}); err != nil || again.Duplicates != 0 {
+		t.Errorf("the next worker did %+v: %v", again, err)
+	}
+}
+
+// whileDown does something to the files of PostgreSQL. Afterwards all connections are new ones.
+func (s *shop) whileDown(t *testing.T, do func()) {
+	t.Helper()
+	if err := s.postgres.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	do()
+	if err := s.postgres.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	if err := s.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+// countingLedger counts the events that Apply is given, and the looks for gaps.
+type countingLedger struct {
+	worker.Ledger
+	given, looks atomic.Int64
+}
+
+func (l *countingLedger) Gaps(ctx context.Context, open time.Duration) ([]drop.Gap, error) {
+	l.looks.Add(1)
+	return l.Ledger.Gaps(ctx, open)
+}
+
+func (l *countingLedger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
+	l.given.Add(int64(len(events)))
+	return l.Ledger.Apply(ctx, events, poison)
+}
+
+// An event is lost for good: whatever follows it waits, and must not be sent to the ledger over and over.
+func TestAGapThatCannotBeFilledCostsNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.load(t, "truffle", 400)
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s.sell(t, "truffle", 1, 1)
+	s.do(t, "XTRIM", outboxKey(t, s, "truffle"), "MAXLEN", "0")
+	s.sell(t, "truffle", 3, 200)
+	l := &countingLedger{Ledger: wire.WorkerLedger(s.ledger)}
+	if _, err := s.workerOn(l, worker.Options{UntilIdle: true}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if waiting := s.sql(t, `SELECT waiting FROM lots`); waiting != "300" {
+		t.Fatalf("%s events wait", waiting)
+	}
+	s.sql(t, `UPDATE waiting_events SET recorded_at = now() - interval '1 hour'`)
+	l.given.Store(0)
+	l.looks.Store(0)
+	s.startOn(t, l, worker.Options{})
+	s.load(t, "other", 400)
+	s.sell(t, "other", 0, 200)
+	testkit.Eventually(t, 15*time.Second, func() (bool, string) {
+		sold := s.sql(t, `SELECT sold FROM lots WHERE lot = 'other'`)
+		return sold == "100" && l.looks.Load() >= 3, fmt.Sprintf("the other lot has sold %s; %d looks for gaps", sold, l.looks.Load())
+	})
+	if given := l.given.Load(); given != 1+200+100 {
+		t.Errorf("the ledger was given %d events, of which the other lot has 301", given)
+	}
 }
 
 // panicky is a ledger that makes one part of the worker panic, three times.

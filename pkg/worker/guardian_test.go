@@ -136,6 +136,28 @@ func TestAnOperatorsFreezeIsLeftAlone(t *testing.T) {
 	}
 }
 
+func TestAClockFreezeIsLiftedOnceTheClockHasCaughtUp(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.load(t, "truffle", 40)
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Plant(t, s.redis, lotKey(t, s), "mark", 5000)
+	if _, err := s.hold(t.Context(), "truffle", "early", time.Hour); !fault.Is(err, fault.LotFrozen) {
+		t.Fatalf("reserving answers %v", err)
+	}
+	if sum, err := s.drain(t, worker.Options{}); err != nil || sum.Reopened != 0 || s.door(t, "truffle").Frozen != string(fault.FreezeClock) {
+		t.Errorf("did %+v: %v; %+v", sum, err, s.door(t, "truffle"))
+	}
+	s.start(t, worker.Options{})
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		_, err := s.hold(t.Context(), "truffle", "late", time.Hour)
+		return err == nil, "still shut: " + errorText(err)
+	})
+	s.agreesWithin(t, 20*time.Second)
+}
+
 func TestAnEmptiedRedisSellsNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

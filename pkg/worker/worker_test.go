@@ -104,8 +104,11 @@ func TestAnotherInstallationsDatabaseGetsNothing(t *testing.T) {
 	if st := s.door(t, "truffle"); st.Frozen != "" {
 		t.Errorf("it froze the shard: %q", st.Frozen)
 	}
+	if groups, err := s.redis.Do(t.Context(), "XINFO", "GROUPS", outboxKey(t, s, "truffle")); err != nil || groups != "" {
+		t.Errorf("it began to read: %q %v", groups, err)
+	}
 	// The rightful worker finds everything.
-	if _, err := s.drain(t, worker.Options{Takeover: time.Second}); err != nil {
+	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	s.mustAgree(t)
