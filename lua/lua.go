@@ -19,11 +19,12 @@ const (
 	Snapshot = "snapshot"
 	Door     = "door"
 	Trim     = "trim"
+	Leave    = "leave"
 )
 
 // Names lists every script.
 func Names() []string {
-	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim}
+	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave}
 }
 
 // Source returns a script as Redis gets it: its shebang line, the shared part, its own part.

@@ -156,7 +156,7 @@ func TestStatus(t *testing.T) {
 	}
 	w := Worker{Name: "host-1", Host: "host", PID: 1, Parts: []string{"apply"}, Version: "v", Started: time.Now()}
 	for range 2 {
-		if err := l.Heartbeat(t.Context(), w); err != nil {
+		if _, err := l.Heartbeat(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
 	}

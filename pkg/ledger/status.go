@@ -103,16 +103,22 @@ type Worker struct {
 // WorkerLife is how long a worker counts as alive after its last heartbeat.
 const WorkerLife = 30 * time.Second
 
-// Heartbeat records that a worker lives; Seen and Alive are not read. It forgets those not seen for a day.
-func (l *Ledger) Heartbeat(ctx context.Context, w Worker) error {
+// Heartbeat records that a worker lives; Seen and Alive are not read. It forgets those not seen for a day and
+// returns their names, each to one caller only.
+func (l *Ledger) Heartbeat(ctx context.Context, w Worker) (forgotten []string, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	_, err := l.pool.Exec(ctx, `INSERT INTO workers (worker, host, pid, parts, version, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $6, now())
+	_, err = l.pool.Exec(ctx, `INSERT INTO workers (worker, host, pid, parts, version, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $6, now())
 		ON CONFLICT (worker) DO UPDATE SET parts = EXCLUDED.parts, seen_at = EXCLUDED.seen_at`, w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started)
-	if err == nil {
-		_, err = l.pool.Exec(ctx, `DELETE FROM workers WHERE seen_at < now() - interval '1 day'`)
+	if err != nil {
+		return nil, l.fail(err, "recording a heartbeat")
 	}
-	return l.fail(err, "recording a heartbeat")
+	rows, err := l.pool.Query(ctx, `DELETE FROM workers WHERE seen_at < now() - interval '1 day' RETURNING worker`)
+	if err != nil {
+		return nil, l.fail(err, "forgetting silent workers")
+	}
+	forgotten, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	return forgotten, l.fail(err, "forgetting silent workers")
 }
 
 // Farewell forgets a worker that ends gracefully.

@@ -119,6 +119,17 @@ func (s *Stock) Ack(ctx context.Context, shard int, ids []string) error {
 	return wireFault(s.target, node.XAck(ctx, k.outbox, consumerGroup, ids...).Err(), false)
 }
 
+// Leave forgets a consumer that reads no more, unless entries are still given to it: those wait for Claim, after
+// which it may leave.
+func (s *Stock) Leave(ctx context.Context, shard int, consumer string) error {
+	sh := s.shards[shard]
+	r, err := s.script(ctx, sh, "leave", sh.keys.gated(), []string{consumerGroup, consumer})
+	if err != nil {
+		return err
+	}
+	return r.fault("shard " + strconv.Itoa(shard))
+}
+
 // OutboxState looks at the outbox of a shard.
 func (s *Stock) OutboxState(ctx context.Context, shard int) (drop.OutboxState, error) {
 	node, k, err := s.nodeOf(ctx, shard)

@@ -19,6 +19,8 @@ type Outbox interface {
 	// Claim takes over entries that a consumer has kept for minIdle without acknowledging them.
 	Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error)
 	Ack(ctx context.Context, shard int, ids []string) error
+	// Leave forgets a consumer that reads no more, unless entries still stay with it.
+	Leave(ctx context.Context, shard int, consumer string) error
 	// Trim deletes entries that are acknowledged and older than keep.
 	Trim(ctx context.Context, shard int, keep time.Duration) (int64, error)
 	// EventsSince returns the kept events of each lot that lie behind its watermark, in order.

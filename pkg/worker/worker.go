@@ -45,8 +45,9 @@ type Ledger interface {
 	Journal
 	Bookings
 
-	// Heartbeat records that the worker is alive; Farewell that it has stopped in good order.
-	Heartbeat(ctx context.Context, w Presence) error
+	// Heartbeat records that the worker is alive, and returns the names of those it forgets now because they were
+	// silent for a day; Farewell records that it has stopped in good order.
+	Heartbeat(ctx context.Context, w Presence) (forgotten []string, err error)
 	Farewell(ctx context.Context, name string) error
 }
 
@@ -288,10 +289,16 @@ func fatal(err error) bool { return fault.Is(err, fault.Foreign) || fault.Is(err
 
 const heartbeatEvery = 5 * time.Second
 
+// heartbeat shows that the worker is alive, and clears away after those that died long ago: what they had in
+// hand was taken over in the meantime.
 func (w *Worker) heartbeat(ctx context.Context) error {
 	for {
-		if err := w.ledger.Heartbeat(ctx, w.me); err != nil {
+		forgotten, err := w.ledger.Heartbeat(ctx, w.me)
+		if err != nil {
 			return err
+		}
+		for _, name := range forgotten {
+			w.leave(ctx, name)
 		}
 		w.health.fine("heartbeat")
 		if !sleep(ctx, heartbeatEvery, nil) {
@@ -300,11 +307,24 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	}
 }
 
-// farewell takes the worker off the list of the living. If that fails, its silence will tell.
+// farewell takes the worker off the lists of the living. If that fails, its silence will tell.
 func (w *Worker) farewell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := w.ledger.Farewell(ctx, w.me.Name); err != nil {
 		w.log.Debug("could not sign off", "error", err)
+	}
+	if w.does(Relay) {
+		w.leave(ctx, w.me.Name)
+	}
+}
+
+// leave takes a worker off the readers of every outbox. One that is left on the list costs little.
+func (w *Worker) leave(ctx context.Context, name string) {
+	for shard := range w.opt.Shards {
+		if err := w.stock.Leave(ctx, shard, name); err != nil {
+			w.log.Debug("could not take a worker off the readers of an outbox", "shard", shard, "reader", name, "error", err)
+			return
+		}
 	}
 }

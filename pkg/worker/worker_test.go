@@ -192,6 +192,47 @@ func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
 	s.mustAgree(t)
 }
 
+// Workers come and go; what they leave behind in Redis must not add up, and entries in hand must not go with them.
+func TestWorkersLeaveNoReadersBehind(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.load(t, "truffle", 40)
+	for from := range 3 {
+		s.sell(t, "truffle", 10*from, 10)
+		if _, err := s.drain(t, worker.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := outboxKey(t, s, "truffle")
+	readers := func() string {
+		reply, err := s.redis.Do(t.Context(), "XINFO", "CONSUMERS", key, "ledger")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	if got := readers(); got != "" {
+		t.Errorf("readers are left: %q", got)
+	}
+	// Two workers died long ago. One had an entry in hand, which waits for Claim.
+	s.do(t, "XGROUP", "CREATECONSUMER", key, "ledger", "died-empty")
+	s.sell(t, "truffle", 35, 1)
+	if _, err := s.redis.Do(t.Context(), "XREADGROUP", "GROUP", "ledger", "died-busy", "STREAMS", key, ">"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"died-empty", "died-busy"} {
+		s.sql(t, `INSERT INTO workers VALUES ('`+name+`', 'host', 1, '{}', '', now(), now() - interval '2 days')`)
+	}
+	s.start(t, worker.Options{Takeover: time.Hour})
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		got := readers()
+		return !strings.Contains(got, "died-empty"), got
+	})
+	if got := readers(); !strings.Contains(got, "died-busy") {
+		t.Errorf("the entry of the dead worker went with it: %q", got)
+	}
+}
+
 func TestAllWorkersTogetherKeepToTheRate(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

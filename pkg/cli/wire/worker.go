@@ -34,7 +34,7 @@ func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {
 	return st.Pending, err
 }
 
-func (l workerLedger) Heartbeat(ctx context.Context, p worker.Presence) error {
+func (l workerLedger) Heartbeat(ctx context.Context, p worker.Presence) ([]string, error) {
 	w := ledger.Worker{Name: p.Name, Host: p.Host, PID: p.PID, Version: p.Version, Started: p.Started}
 	for _, part := range p.Parts {
 		w.Parts = append(w.Parts, string(part))
