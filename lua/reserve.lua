@@ -8,8 +8,9 @@
 --       attempt, "@user", "h user asked qty " (the constant part of the record), "\tkey\tactor\t0\n" (the event's tail),
 --       and where they differ, quantity and hold.
 --       Attempts and users are distinct within a lot.
--- Reply ok, detail, now, then for each lot "" (or "!" and "code detail") and one line a request:
---       + left n deadline      held
+-- Reply ok, detail, now, then for each lot "left deadline created" or "" (or "!" and "code detail") and one line a request:
+--       n                      held; the lot's line says the rest
+--       + left n deadline created
 --       = left record          the key is known: its reservation as it is now
 --       ! code a b             refused; hold_exists: left, attempt, record; customer_limit: left; sold_out: left, available; invalid: max_hold
 --       again                  due holds are left, repeat
@@ -117,7 +118,7 @@ local function reserve_lot(L)
   local n, at, known, res, qty, hold = L.n, L.at, L.known, L.res, L.each, L.each_hold
   local a_user, a_const, a_tail, a_qty, a_hold = at + n, at + 2 * n, at + 3 * n, at + 4 * n, at + 5 * n
   local most = L.shut_by and 0 or L.limit == 0 and 1e9 or L.limit -- for a user of whom nothing is known
-  local out, terms, k = {}, {}, 0
+  local out, terms, head, k = {}, {}, nil, 0
   for i = 0, n - 1 do
     local attempt, record, counters = ARGV[at + i], known[i + 1], known[n + i + 1]
     local u, answer
@@ -151,12 +152,17 @@ local function reserve_lot(L)
       evn = evn + 4
       t.n = t.n + 1
       t[t.n] = attempt
-      answer = '+\t' .. (L.limit == 0 and '-1' or text_of(may)) .. '\t' .. seq .. t.tail
+      may = L.limit == 0 and '-1' or text_of(may)
+      if u or not L.each then
+        answer = '+\t' .. may .. '\t' .. seq .. t.tail
+      else
+        answer, head = seq, head or may .. t.tail
+      end
     end
     out[i + 1] = answer
   end
   for _, t in pairs(terms) do file_due(L, t.at, concat(t)) end
-  return concat(out, '\n')
+  return head or '', concat(out, '\n')
 end
 
 -- Look at every lot before the first write.
@@ -184,7 +190,7 @@ for _, L in ipairs(lots) do
   end
 end
 for _, L in ipairs(lots) do L.known = call('HMGET', KEYS[L.k + 1], unpack(ARGV, L.at, L.at + 2 * L.n - 1)) end
-for _, L in ipairs(lots) do reply[L.slot], reply[L.slot + 1] = '', reserve_lot(L) end
+for _, L in ipairs(lots) do reply[L.slot], reply[L.slot + 1] = reserve_lot(L) end
 save(lots)
 reply[3] = now_s
 return reply

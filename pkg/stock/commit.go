@@ -51,6 +51,7 @@ const (
 // result is a request's part of the answer.
 type result struct {
 	reply reply
+	head  string // the line of its lot, said once for all its requests
 	line  string // its own line; "" for callKind
 	err   error
 }
@@ -355,7 +356,7 @@ func (g *group) deliver(sh *shard, a answer) {
 				sh.requeue(r)
 				continue
 			}
-			r.done <- result{reply: a.reply, line: line}
+			r.done <- result{reply: a.reply, head: head, line: line}
 		}
 	}
 }

@@ -25,51 +25,58 @@ func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcom
 		return drop.Outcome{}, err
 	}
 	out := drop.Outcome{Now: unixMilli(res.reply.now)}
-	f := strings.SplitN(res.line, "\t", 3)
-	switch f[0] {
-	case "+":
-		out.Remaining, err = parseLeft(f)
-		if err == nil {
-			out.Reservation, err = heldReservation(q, attempt, f[2])
-		}
-	case "=":
+	mark, rest, _ := strings.Cut(res.line, "\t")
+	switch mark {
+	case "+": // left n deadline created
+		left, held, _ := strings.Cut(rest, "\t")
+		n, until, _ := strings.Cut(held, "\t")
+		err = fillHeld(&out, q, attempt, left, n, until)
+	case "=": // left record
+		left, record, _ := strings.Cut(rest, "\t")
 		out.Replayed = true
-		out.Remaining, err = parseLeft(f)
-		if err == nil {
-			out.Reservation, err = parseRecord(q.Lot, attempt, f[2])
+		if out.Remaining, err = parseLeft(left); err == nil {
+			out.Reservation, err = parseRecord(q.Lot, attempt, record)
 			out.Reservation.User = q.User
 		}
-	default:
+	case "!":
 		err = refusal(q.Lot, res.line, q.Qty)
+	default: // n; the lot's line has: left deadline created
+		left, until, _ := strings.Cut(res.head, "\t")
+		err = fillHeld(&out, q, attempt, left, res.line, until)
 	}
 	return out, err
 }
 
-func parseLeft(f []string) (int64, error) {
-	if len(f) == 3 {
-		if n, err := strconv.ParseInt(f[1], 10, 64); err == nil {
-			return n, nil
-		}
-	}
-	return 0, fault.New(fault.Failed, "a script's answer cannot be read: %q", strings.Join(f, " "))
+func unreadable(text string) error {
+	return fault.New(fault.Failed, "a script's answer cannot be read: %q", text)
 }
 
-// heldReservation builds a fresh hold from "n deadline created".
-func heldReservation(q drop.ReserveRequest, attempt, tail string) (drop.Reservation, error) {
-	r := &fields{f: strings.Split(tail, "\t")}
-	out := drop.Reservation{ID: drop.ReservationID{Lot: q.Lot, Attempt: attempt, N: r.num(0)}, User: q.User, State: drop.Held, Qty: q.Qty,
-		Deadline: r.time(1), Created: r.time(2), LastSeq: r.num(0)}
-	if r.bad {
-		return drop.Reservation{}, fault.New(fault.Failed, "a script's answer cannot be read: %q", tail)
+func parseLeft(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, unreadable(text)
 	}
-	return out, nil
+	return n, nil
+}
+
+// fillHeld fills in a fresh hold; until is "deadline created".
+func fillHeld(out *drop.Outcome, q drop.ReserveRequest, attempt, left, n, until string) error {
+	deadline, created, _ := strings.Cut(until, "\t")
+	seq, err := strconv.ParseInt(n, 10, 64)
+	if err != nil || unixMilli(deadline).IsZero() || unixMilli(created).IsZero() {
+		return unreadable(n + " " + until)
+	}
+	out.Reservation = drop.Reservation{ID: drop.ReservationID{Lot: q.Lot, Attempt: attempt, N: seq}, User: q.User, State: drop.Held, Qty: q.Qty,
+		Deadline: unixMilli(deadline), Created: unixMilli(created), LastSeq: seq}
+	out.Remaining, err = parseLeft(left)
+	return err
 }
 
 // refusal turns "! code …" into an error with its facts.
 func refusal(lot drop.LotID, line string, qty int64) error {
 	f := strings.Split(line, "\t")
 	if f[0] != "!" || len(f) < 2 {
-		return fault.New(fault.Failed, "a script's answer cannot be read: %q", line)
+		return unreadable(line)
 	}
 	arg := func(i int) string {
 		if i+2 < len(f) {
@@ -107,7 +114,7 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 		}
 	}
 	if fault.Lookup(code).Code != code {
-		return fault.New(fault.Failed, "a script's answer cannot be read: %q", line)
+		return unreadable(line)
 	}
 	return e
 }

@@ -24,19 +24,20 @@ func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome,
 		return drop.Outcome{}, err
 	}
 	out := drop.Outcome{Now: unixMilli(res.reply.now)}
-	f := strings.SplitN(res.line, "\t", 3)
-	if f[0] != "+" && f[0] != "=" {
+	mark, rest, _ := strings.Cut(res.line, "\t")
+	if mark != "+" && mark != "=" {
 		err := refusal(q.ID.Lot, res.line, q.Qty)
 		if fault.Is(err, fault.Conflict) {
 			err = conflictOf(q, err)
 		}
 		return out, fault.As(err).With("reservation", q.ID.String())
 	}
-	out.Replayed = f[0] == "="
-	if out.Remaining, err = parseLeft(f); err != nil {
+	left, record, _ := strings.Cut(rest, "\t")
+	out.Replayed = mark == "="
+	if out.Remaining, err = parseLeft(left); err != nil {
 		return out, err
 	}
-	out.Reservation, err = parseRecord(q.ID.Lot, q.ID.Attempt, f[2])
+	out.Reservation, err = parseRecord(q.ID.Lot, q.ID.Attempt, record)
 	return out, err
 }
 
