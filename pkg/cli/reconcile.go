@@ -38,7 +38,7 @@ with --if-busy ok a run that meets another one ends quietly.`,
   dropctl reconcile -q --if-busy ok --max-lag 5m
   dropctl reconcile --group festival -o json --jq '.lots[] | select(.finding)'`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeFrom(a.lotIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := reconcileOptions(&o, args, ifBusy); err != nil {
 				return err

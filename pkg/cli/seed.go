@@ -49,7 +49,7 @@ that Redis has lost is never made anew: that is what dropctl restore is for.`,
   dropctl seed -f export.csv --map lot=SKU,stock=Available
   dropctl seed -f - --format json < lots.json`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: firstOnly(a.completeFrom(a.lotIDs)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rows, err := a.seedRows(cmd, args, f)
 			if err != nil {

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// TestAKilledCommandIsRepeatedSafely: buyers' commands are killed at random moments of a sell-out and typed again with
+// the same key. Nobody gets two reservations, nobody loses one, and every unit is accounted for in both stores.
+func TestAKilledCommandIsRepeatedSafely(t *testing.T) {
+	redis, db := testkit.Redis(t, lab.RedisOptions{Fsync: "always"}), testkit.Postgres(t)
+	run := func(args ...string) *exec.Cmd {
+		cmd := as("dropctl", args...)
+		cmd.Env = append(cmd.Env, "DROPCTL_REDIS_URL="+redis.URL(), "DROPCTL_DATABASE_URL="+db.URL(lab.Owner), "DROPCTL_OUTPUT=json", "DROPCTL_YES=1")
+		return cmd
+	}
+	must := func(want int, args ...string) []byte {
+		t.Helper()
+		cmd := run(args...)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if exit := exitOf(t, cmd.Run()); exit != want {
+			t.Fatalf("%v: exit %d\n%s%s", args, exit, &out, &errs)
+		}
+		return out.Bytes()
+	}
+	must(0, "migrate", "up", "--shards", "4")
+	const stock, buyers = 10, 14
+	must(0, "seed", "truffle", "--stock", fmt.Sprint(stock))
+
+	// killed starts a command and kills it, mostly, after a moment in which it may or may not have acted.
+	killed := func(rng *rand.Rand, args ...string) {
+		cmd := run(args...)
+		if err := cmd.Start(); err != nil {
+			t.Error(err)
+			return
+		}
+		timer := time.AfterFunc(time.Duration(rng.IntN(150))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait()
+		timer.Stop()
+	}
+	var mu sync.Mutex
+	held := map[string]string{} // reservation → buyer
+	var all sync.WaitGroup
+	for b := range buyers {
+		all.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(b)))
+			reserve := []string{"reserve", "truffle", "--user", fmt.Sprint("buyer-", b), "--key", "click"}
+			for range 3 {
+				killed(rng, reserve...)
+			}
+			out, err := run(reserve...).Output()
+			if exit := exitOf(t, err); exit == 4 {
+				return // sold out
+			} else if exit != 0 {
+				t.Errorf("buyer %d: exit %d", b, exit)
+				return
+			}
+			var r struct{ ID string }
+			if err := json.Unmarshal(out, &r); err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			if other, twice := held[r.ID]; twice {
+				t.Errorf("%s and buyer-%d share %s", other, b, r.ID)
+			}
+			held[r.ID] = fmt.Sprint("buyer-", b)
+			mu.Unlock()
+			confirm := []string{"confirm", r.ID, "--payment", fmt.Sprint("pay-", b)}
+			killed(rng, confirm...)
+			if exit := exitOf(t, run(confirm...).Run()); exit != 0 {
+				t.Errorf("confirm of buyer %d: exit %d", b, exit)
+			}
+		})
+	}
+	all.Wait()
+	if len(held) != stock {
+		t.Errorf("%d reservations of %d units", len(held), stock)
+	}
+	must(0, "worker", "--until-idle")
+	var lot struct{ Available, Held, Sold int }
+	if err := json.Unmarshal(must(0, "lot", "show", "truffle"), &lot); err != nil || lot.Sold != stock || lot.Held != 0 || lot.Available != 0 {
+		t.Errorf("%+v, %v", lot, err)
+	}
+	must(0, "reconcile", "--deep")
+	if sales := db.SQL(t, `SELECT count(*), sum(units) FROM order_ledger`); sales != fmt.Sprintf("%d|%d", stock, stock) {
+		t.Errorf("sales: %s", sales)
+	}
+}
