@@ -99,7 +99,7 @@ func value(v reflect.Value) (any, error) {
 		}
 		return x.UTC().Format(time.RFC3339Nano), nil
 	case time.Duration:
-		return x.Seconds(), nil
+		return float64(x.Round(time.Millisecond).Milliseconds()) / 1000, nil
 	case json.Number:
 		return number(x), nil
 	}
@@ -217,7 +217,7 @@ func node(doc any) *yaml.Node {
 		}
 		return n
 	case float64:
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: strconv.FormatFloat(x, 'f', -1, 64)}
+		return &yaml.Node{Kind: yaml.ScalarNode, Value: strconv.FormatFloat(x, 'f', -1, 64)}
 	}
 	n := &yaml.Node{}
 	// Scalars only: the library quotes strings that would read as something else.

@@ -38,7 +38,7 @@ func (f filter) run(doc any) (string, error) {
 			if halt, ok := errors.AsType[*gojq.HaltError](err); ok && halt.Value() == nil {
 				return b.String(), nil
 			}
-			return "", fault.Wrap(fault.Usage, err, "--jq").WithField("jq").
+			return "", fault.Wrap(fault.Failed, err, "--jq").WithField("jq").
 				WithHint("see what there is to filter: the same command with -o json")
 		}
 		if s, ok := result.(string); ok {

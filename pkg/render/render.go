@@ -9,8 +9,8 @@
 //	out.Print([]lotView{…})
 //
 // The json tags are the contract with programs: every field is printed, in order, under that name. The
-// table tag makes a field a column: its header, then `wide` for columns of -o wide only and `name` for
-// the field that -o name prints. Printing one struct lists its fields downwards; a slice of views among
+// table tag makes a field a column: its header, then `wide` for columns of -o wide only, `name` for the
+// field that -o name prints, `ifset` for what is not worth a look while it is empty or false. Printing one struct lists its fields downwards; a slice of views among
 // them becomes a table of its own below.
 package render
 
@@ -88,18 +88,34 @@ func New(w io.Writer, o Options) (*Printer, error) {
 // nil, because that is no error; a loop that prints for ever has to look here and stop.
 func (p *Printer) Closed() bool { return p.closed }
 
-// Print prints one view: a struct, or a slice of structs. Called again, it goes on below (with jsonl
-// that makes a stream). It fails with code usage if --fields names a field that the view has not.
-func (p *Printer) Print(view any) error {
+// Check fails with code usage if a view of this type cannot be printed as asked: --fields names a field
+// that it has not, or -o name asks for names that it has not. Called before a command acts, it keeps
+// such a mistake from being found too late.
+func (p *Printer) Check(view any) error {
+	_, _, err := p.shape(view)
+	return err
+}
+
+func (p *Printer) shape(view any) (reflect.Value, shape, error) {
 	v := reflect.ValueOf(view)
 	for v.Kind() == reflect.Pointer && !v.IsNil() {
 		v = v.Elem()
 	}
-	shape, err := shapeOf(v)
+	s, err := shapeOf(v)
 	if err != nil {
-		return err
+		return v, nil, err
 	}
-	if shape, err = shape.narrow(p.o.Fields); err != nil {
+	if s, err = s.narrow(p.o.Fields); err == nil && p.o.Format == Name && p.filter == nil {
+		_, err = s.nameColumn()
+	}
+	return v, s, err
+}
+
+// Print prints one view: a struct, or a slice of structs. Called again, it goes on below (with jsonl
+// that makes a stream). It fails as Check does, and with code failed if --jq cannot work on the view.
+func (p *Printer) Print(view any) error {
+	v, shape, err := p.shape(view)
+	if err != nil {
 		return err
 	}
 	text, err := p.format(v, shape)
@@ -138,6 +154,16 @@ func (p *Printer) format(v reflect.Value, s shape) (string, error) {
 		return encode(p.o.Format, doc)
 	}
 	return p.table(v, s)
+}
+
+// Line returns a view as one line of JSON with all its fields, for a text that has to hold it.
+func Line(view any) (string, error) {
+	var b strings.Builder
+	p, err := New(&b, Options{Format: JSONL})
+	if err == nil {
+		err = p.Print(view)
+	}
+	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
 func (p *Printer) write(text string) error {

@@ -231,7 +231,7 @@ func TestJQ(t *testing.T) {
 		t.Errorf("a broken expression: %v", err)
 	}
 	p, _ := New(new(bytes.Buffer), Options{JQ: ".lot"})
-	if err := p.Print([]lotView{v}); !fault.Is(err, fault.Usage) {
+	if err := p.Print([]lotView{v}); fault.ExitOf(err) != fault.ExitFailed {
 		t.Errorf("an expression that does not fit: %v", err)
 	}
 }
@@ -311,11 +311,128 @@ func TestProgrammersErrors(t *testing.T) {
 func TestDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 5 * time.Minute: "5m", 24 * time.Hour: "24h", 90 * time.Second: "1m30s", time.Hour + time.Second: "1h0m1s",
+		4*time.Minute + 59988*time.Millisecond: "5m", 29*time.Minute + 31600*time.Millisecond: "29m32s", 59999 * time.Millisecond: "1m",
 		1234567 * time.Microsecond: "1.235s", 1500 * time.Nanosecond: "1.5µs", 10 * time.Second: "10s", -time.Hour: "-1h",
 	} {
 		if got := Duration(d); got != want {
 			t.Errorf("%d: %s, want %s", d, got, want)
 		}
+	}
+}
+
+// Without a header line too, no row may be lost, whatever its place.
+func TestEveryRowIsThereOnATerminal(t *testing.T) {
+	type row struct {
+		A string `json:"a" table:"A"`
+		B string `json:"b" table:"B"`
+	}
+	for n := range 4 {
+		var rows []row
+		for i := range n {
+			rows = append(rows, row{strings.Repeat("x", i+1), "last word"})
+		}
+		for _, bare := range []bool{true, false} {
+			o := Options{NoHeaders: bare, Stream: term.Stream{TTY: true, Width: 40}}
+			if got := strings.Count(print(t, o, rows), "last word\n"); got != n {
+				t.Errorf("%d rows, no headers %v: %d are there", n, bare, got)
+			}
+		}
+	}
+	got := print(t, Options{Stream: term.Stream{TTY: true, Width: 40}}, row{"first", "second"})
+	if got != "A  first\nB  second\n" {
+		t.Errorf("downwards: %q", got)
+	}
+}
+
+func TestATableKeepsToTheTerminal(t *testing.T) {
+	type row struct {
+		Lot     string `json:"lot" table:"LOT"`
+		Lag     int    `json:"lag" table:"LAG"`
+		Message string `json:"message" table:"MESSAGE"`
+		Next    string `json:"next" table:"NEXT"`
+	}
+	long := strings.TrimSpace(strings.Repeat("evidence of something ", 9))
+	rows := []row{{"hat", 0, "", ""}, {"truffle-99", 12, long, "dropctl reconcile truffle-99"}}
+	for _, width := range []int{30, 45, 60, 80, 120} {
+		for _, bare := range []bool{true, false} {
+			got := print(t, Options{NoHeaders: bare, Stream: term.Stream{TTY: true, Width: width}}, rows)
+			for line := range strings.SplitSeq(got, "\n") {
+				if len(line) > width {
+					t.Errorf("width %d: %d columns in %q", width, len(line), line)
+				}
+			}
+			if words := strings.Join(strings.Fields(got), " "); strings.Count(words, "evidence of something") != 9 && width > 30 {
+				t.Errorf("width %d: words are broken or lost\n%s", width, got)
+			}
+		}
+	}
+	if got := print(t, Options{}, rows); !strings.Contains(got, "\t"+long+"\t") {
+		t.Errorf("off a terminal every row is one line: %q", got)
+	}
+}
+
+// limit is a number with a word for people.
+type limit int
+
+func (l limit) Cell() string { return map[bool]string{true: "none"}[l == 0] }
+
+func TestWhatSaysNothingIsLeftOutForPeople(t *testing.T) {
+	type record struct {
+		Lot      string           `json:"lot" table:"LOT"`
+		Limit    limit            `json:"limit" table:"LIMIT"`
+		Key      string           `json:"key" table:"KEY"`
+		Replayed bool             `json:"replayed" table:"REPLAYED,ifset"`
+		Refused  map[string]int64 `json:"refused" table:"REFUSED"`
+		Rows     []eventView      `json:"rows" table:"ROWS"`
+	}
+	if got := print(t, Options{}, record{Lot: "hat"}); got != "LOT\that\nLIMIT\tnone\n" {
+		t.Errorf("empty: %q", got)
+	}
+	full := record{Lot: "hat", Replayed: true, Refused: map[string]int64{"sold_out": 7}}
+	if got := print(t, Options{}, full); got != "LOT\that\nLIMIT\tnone\nREPLAYED\ttrue\n\nREFUSED\nsold_out\t7\n" {
+		t.Errorf("full: %q", got)
+	}
+	if got := print(t, Options{Fields: []string{"key", "replayed"}}, record{}); got != "KEY\t\nREPLAYED\tfalse\n" {
+		t.Errorf("asked for: %q", got)
+	}
+	if got := print(t, Options{Format: JSONL}, record{}); got != `{"lot":"","limit":0,"key":"","replayed":false,"refused":{},"rows":[]}`+"\n" {
+		t.Errorf("programs get every field: %q", got)
+	}
+	tty := Options{Stream: term.Stream{TTY: true, Width: 80}}
+	if got := print(t, tty, []record{{}, {}}); strings.Contains(got, "REPLAYED") {
+		t.Errorf("a column that says nothing: %q", got)
+	}
+	if got := print(t, tty, []record{{}, full}); !strings.Contains(got, "REPLAYED") {
+		t.Errorf("a column is missing: %q", got)
+	}
+}
+
+func TestCheckFindsMistakesBeforeAnythingIsDone(t *testing.T) {
+	for _, o := range []Options{{Fields: []string{"nope"}}, {Format: Name}, {Format: JSON, JQ: ".", Fields: []string{"nope"}}} {
+		p, err := New(new(bytes.Buffer), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Check([]eventView(nil)); !fault.Is(err, fault.Usage) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	p, err := New(new(bytes.Buffer), Options{Format: Name, JQ: ".[].kind", Fields: []string{"kind"}})
+	if err != nil || p.Check([]eventView(nil)) != nil {
+		t.Errorf("what can be printed is refused: %v", err)
+	}
+}
+
+func TestNumbersThatAreWhole(t *testing.T) {
+	type view struct {
+		Hold  time.Duration `json:"hold_seconds"`
+		Share float64       `json:"share"`
+	}
+	if got := print(t, Options{Format: YAML}, view{10 * time.Minute, 0.5}); got != "hold_seconds: 600\nshare: 0.5\n" {
+		t.Errorf("got %q", got)
+	}
+	if got := print(t, Options{Format: JSONL}, view{1234567 * time.Microsecond, 0}); got != `{"hold_seconds":1.235,"share":0}`+"\n" {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -22,6 +22,7 @@ type column struct {
 	wide   bool   // only in wide tables
 	isName bool   // what -o name prints
 	omit   bool   // left out when empty
+	ifSet  bool   // left out of what people read when empty
 }
 
 // shapeOf describes the type of v: a struct or a slice of structs. Anything else is a programmer's error.
@@ -81,6 +82,7 @@ func columnOf(f reflect.StructField, index []int) (column, error) {
 	for mark := range strings.SplitSeq(marks, ",") {
 		c.wide = c.wide || mark == "wide"
 		c.isName = c.isName || mark == "name"
+		c.ifSet = c.ifSet || mark == "ifset"
 	}
 	return c, nil
 }
@@ -98,13 +100,24 @@ func (s shape) narrow(fields []string) (shape, error) {
 				WithHint("the fields are: %s", strings.Join(s.names(), ", "))
 		}
 		c := s[i]
-		c.wide, c.omit = false, false
+		c.wide, c.omit, c.ifSet = false, false, false
 		if c.header == "" {
 			c.header = strings.ToUpper(c.name)
 		}
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// nameColumn returns what -o name prints.
+func (s shape) nameColumn() (column, error) {
+	for _, c := range s {
+		if c.isName {
+			return c, nil
+		}
+	}
+	return column{}, fault.New(fault.Usage, "this output has no names to list").WithField("output").
+		WithHint("use another format, such as -o json")
 }
 
 func (s shape) names() []string {
@@ -122,4 +135,8 @@ func Fields(view any) []string {
 		return nil
 	}
 	return s.names()
+}
+
+func isNumber(t reflect.Type) bool {
+	return t.Kind() >= reflect.Int && t.Kind() <= reflect.Float64 && t != reflect.TypeFor[time.Duration]()
 }

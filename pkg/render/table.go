@@ -8,10 +8,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/charmbracelet/lipgloss"
-	"github.com/charmbracelet/lipgloss/table"
-
-	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/term"
 )
 
@@ -26,7 +22,7 @@ func (p *Printer) table(v reflect.Value, s shape) (string, error) {
 func (p *Printer) rows(v reflect.Value, all shape) string {
 	var s shape
 	for _, c := range all {
-		if c.header != "" && (!c.wide || p.o.Format == Wide) {
+		if c.header != "" && (!c.wide || p.o.Format == Wide) && !(c.ifSet && p.o.Stream.TTY && isUnset(v, c)) {
 			s = append(s, c)
 		}
 	}
@@ -46,8 +42,19 @@ func (p *Printer) rows(v reflect.Value, all shape) string {
 	return p.grid(headers, lines, s)
 }
 
+// isUnset reports whether a column says nothing in any row of a list.
+func isUnset(list reflect.Value, c column) bool {
+	for i := range list.Len() {
+		if !isEmpty(reflect.Indirect(list.Index(i)).FieldByIndex(c.index)) {
+			return false
+		}
+	}
+	return true
+}
+
 // record prints one view downwards, where there is room for the wide columns too: its plain fields
-// first, then each list among them under its title.
+// first, then what has parts of its own, each under its title. What is empty is left out, unless it was
+// asked for by name.
 func (p *Printer) record(v reflect.Value, s shape) (string, error) {
 	var lines [][]string
 	var below strings.Builder
@@ -56,20 +63,51 @@ func (p *Printer) record(v reflect.Value, s shape) (string, error) {
 			continue
 		}
 		field := v.FieldByIndex(c.index)
-		if !isList(c.typ) {
-			lines = append(lines, []string{c.header, p.cell(field)})
-			continue
-		}
-		if field.Len() == 0 {
-			continue
-		}
-		inner, err := shapeOf(field)
+		block, isBlock, err := p.block(field)
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&below, "\n%s\n%s", p.o.Stream.Paint(term.Strong, c.header), p.rows(field, inner))
+		switch {
+		case block != "":
+			fmt.Fprintf(&below, "\n%s\n%s", p.o.Stream.Paint(term.Strong, c.header), block)
+		case isBlock:
+		case len(p.o.Fields) > 0, p.cellText(field) != "" && !(c.ifSet && isEmpty(field)):
+			lines = append(lines, []string{c.header, p.cell(field)})
+		}
 	}
 	return p.grid(nil, lines, nil) + below.String(), nil
+}
+
+// block prints a field that has parts: a list of views as a table, a map or struct as lines of name and value.
+func (p *Printer) block(field reflect.Value) (text string, isBlock bool, err error) {
+	if isList(field.Type()) {
+		if field.Len() == 0 {
+			return "", true, nil
+		}
+		inner, err := shapeOf(field)
+		if err != nil {
+			return "", true, err
+		}
+		return p.rows(field, inner), true, nil
+	}
+	if _, own := field.Interface().(Celler); own {
+		return "", false, nil
+	}
+	doc, err := value(field)
+	if err != nil {
+		return "", false, err
+	}
+	parts, ok := doc.(object)
+	if !ok {
+		return "", false, nil
+	}
+	var lines [][]string
+	for _, m := range parts {
+		if text := p.cellText(reflect.ValueOf(&m.value).Elem()); text != "" {
+			lines = append(lines, []string{m.name, text})
+		}
+	}
+	return p.grid(nil, lines, nil), true, nil
 }
 
 // isList reports whether a field is a list of views, to be printed as a table of its own.
@@ -84,7 +122,8 @@ func isList(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && t != reflect.TypeFor[time.Time]()
 }
 
-// grid lays out cells: aligned for a terminal, separated by tabs for anything else.
+// grid lays out cells: aligned for a terminal, separated by tabs for anything else. Without headers and
+// shape the first column holds the labels of the second.
 func (p *Printer) grid(headers []string, lines [][]string, s shape) string {
 	if p.o.NoHeaders {
 		headers = nil
@@ -92,50 +131,22 @@ func (p *Printer) grid(headers []string, lines [][]string, s shape) string {
 	if len(lines) == 0 && headers == nil {
 		return ""
 	}
-	if !p.o.Stream.TTY {
-		var b strings.Builder
-		if headers != nil {
-			b.WriteString(strings.Join(headers, "\t") + "\n")
-		}
-		for _, line := range lines {
-			b.WriteString(strings.Join(line, "\t") + "\n")
-		}
-		return b.String()
+	if p.o.Stream.TTY {
+		return newLayout(p.o.Stream, headers, lines, s).String()
 	}
-	t := table.New().Rows(lines...).Border(lipgloss.HiddenBorder()).
-		BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(false).
-		BorderHeader(false).BorderColumn(false).BorderRow(false).
-		StyleFunc(func(row, col int) lipgloss.Style { return p.style(row, col, s) })
-	if headers != nil {
-		t = t.Headers(headers...)
-	}
-	return trimLines(t.Render())
-}
-
-func (p *Printer) style(row, col int, s shape) lipgloss.Style {
-	tone := term.Plain
-	if row == table.HeaderRow || (s == nil && col == 0) {
-		tone = term.Strong
-	}
-	style := p.o.Stream.Style(tone).PaddingRight(2)
-	if col < len(s) && isNumber(s[col].typ) {
-		style = style.Align(lipgloss.Right)
-	}
-	return style
-}
-
-func isNumber(t reflect.Type) bool {
-	return t.Kind() >= reflect.Int && t.Kind() <= reflect.Float64 && t != reflect.TypeFor[time.Duration]()
-}
-
-// trimLines drops the padding of last columns, which would wrap on a narrow terminal, and empty lines
-// at the end.
-func trimLines(text string) string {
 	var b strings.Builder
-	for line := range strings.SplitSeq(text, "\n") {
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	if headers != nil {
+		b.WriteString(strings.Join(headers, "\t") + "\n")
 	}
-	return strings.TrimRight(b.String(), "\n") + "\n"
+	for _, line := range lines {
+		b.WriteString(strings.Join(line, "\t") + "\n")
+	}
+	return b.String()
+}
+
+// Celler is a value that has a text for people besides its value for programs.
+type Celler interface {
+	Cell() string
 }
 
 // cell is one value as a person reads it.
@@ -155,6 +166,8 @@ func (p *Printer) cellText(v reflect.Value) string {
 		v = v.Elem()
 	}
 	switch x := v.Interface().(type) {
+	case Celler:
+		return Clean(x.Cell())
 	case time.Time:
 		if x.IsZero() {
 			return ""
@@ -202,9 +215,13 @@ func Clean(text string) string {
 	}, text)
 }
 
-// Duration writes a duration without empty units: 5m, not 5m0s. Above a second it is cut to milliseconds.
+// Duration writes a duration as people say it: 5m, 29m32s, without empty units. From a minute on
+// it is rounded to seconds, from a second on to milliseconds.
 func Duration(d time.Duration) string {
-	if d >= time.Second || d <= -time.Second {
+	switch size := d.Abs(); {
+	case size >= time.Minute-500*time.Millisecond:
+		d = d.Round(time.Second)
+	case size >= time.Second:
 		d = d.Round(time.Millisecond)
 	}
 	text := d.String()
@@ -219,15 +236,9 @@ func Duration(d time.Duration) string {
 
 // names prints what -o name asks for.
 func names(v reflect.Value, s shape) (string, error) {
-	var name *column
-	for i := range s {
-		if s[i].isName {
-			name = &s[i]
-		}
-	}
-	if name == nil {
-		return "", fault.New(fault.Usage, "this output has no names to list").WithField("output").
-			WithHint("use another format, such as -o json")
+	name, err := s.nameColumn()
+	if err != nil {
+		return "", err
 	}
 	if v.Kind() != reflect.Slice {
 		return plainName(v.FieldByIndex(name.index)), nil
