@@ -390,6 +390,7 @@ __dropctl_format_comp_descriptions()
 
 __start_dropctl()
 {
+    declare -F _get_comp_words_by_ref >/dev/null 2>&1 || return 0
     local cur prev words cword split
 
     COMPREPLY=()

@@ -34,6 +34,7 @@ type app struct {
 	errTerm term.Stream
 
 	started bool     // a command's own code runs: errors are no longer about usage
+	acts    bool     // it may change something: it has a --dry-run and was not asked for one
 	notes   []string // held back while stderr has to stay one JSON object
 	helpErr error    // help was asked for something that does not exist
 }
@@ -49,7 +50,8 @@ func (a *app) look(color string) {
 	a.errTerm = term.Look(a.err, color, a.getenv)
 }
 
-// needsNoConfig marks commands that have to work even when the config file is broken.
+// needsNoConfig marks commands that have to work even when the config file is broken. They say nothing of a
+// file found in the usual places, and warn of one that was named.
 var needsNoConfig = map[string]string{"config": "none"}
 
 // prepare resolves settings and output before a command runs. It is the only place that does.
@@ -68,6 +70,9 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	a.out = out
+	if err := a.checkOutput(cmd); err != nil {
+		return err
+	}
 	for _, w := range a.cfg.Warnings() {
 		a.note("warning: %s", w)
 	}
@@ -81,19 +86,20 @@ func (a *app) resolve(cmd *cobra.Command) error {
 	}
 	src := config.Sources{Flags: cmd.Flags(), EnvFlags: fromEnv, Getenv: a.getenv, File: a.configFile}
 	cfg, err := config.Resolve(src)
+	var ignored error
 	if err != nil && cmd.Annotations["config"] == "none" {
-		src.File = "none"
+		ignored, src.File = err, "none"
 		cfg, err = config.Resolve(src)
 	}
 	if err != nil {
 		return err
 	}
 	a.cfg = cfg
+	if ignored != nil && a.configFile != "" { // somebody named this file: it must not pass in silence
+		a.note("warning: the config file is not used: %s", ignored)
+	}
 	return nil
 }
-
-// print prints a view to stdout in the format that was asked for.
-func (a *app) print(view any) error { return a.out.Print(view) }
 
 // bounded returns a context that ends after --timeout; its error then names that flag.
 func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

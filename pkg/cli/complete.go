@@ -62,6 +62,23 @@ func completeWords(words ...string) cobra.CompletionFunc {
 	}
 }
 
+// completeList offers words for a flag that takes several, separated by commas.
+func completeList(words ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		typed, last := "", prefix
+		if comma := strings.LastIndexByte(prefix, ','); comma >= 0 {
+			typed, last = prefix[:comma+1], prefix[comma+1:]
+		}
+		var list []string
+		for _, w := range words {
+			if strings.HasPrefix(w, last) && !slices.Contains(strings.Split(typed, ","), w) {
+				list = append(list, typed+w)
+			}
+		}
+		return list, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+}
+
 // firstOnly offers words for the first argument and nothing for the others.
 func firstOnly(f cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,51 @@ func TestCompletionIsCapped(t *testing.T) {
 	}
 }
 
+func TestListsAreCompletedPieceByPiece(t *testing.T) {
+	for args, want := range map[string]string{
+		"reservation list --state h":         "held\n",
+		"reservation list --state held,":     "held,confirmed\nheld,released\nheld,expired\nheld,refunded\n",
+		"reservation list --state=held,conf": "held,confirmed\n",
+		"version --fields ver":               "version\n",
+		"version --fields version,g":         "version,go\n",
+	} {
+		parts := strings.Split(args, " ")
+		if r := run(t, nil, append([]string{"__complete"}, parts...)...); r.out != want+":6\n" {
+			t.Errorf("%q: %q", args, r.out)
+		}
+	}
+}
+
+func TestGroupsAreCompleted(t *testing.T) {
+	_, env := newShop(t, 4)
+	for _, lot := range []string{"autumn:a", "autumn:b", "winter:c"} {
+		if r := run(t, env, "seed", lot, "--stock", "1"); r.exit != 0 {
+			t.Fatal(r.err)
+		}
+	}
+	for _, command := range []string{"lot list", "lot pause"} {
+		args := append([]string{"__complete"}, strings.Fields(command)...)
+		if r := run(t, env, append(args, "--group", "")...); r.out != "autumn\nwinter\n:4\n" {
+			t.Errorf("%s: %q", command, r.out)
+		}
+	}
+	if r := run(t, env, "lot", "pause", "--group", "spring"); r.exit != 3 || !strings.Contains(r.err, "group spring") {
+		t.Errorf("exit %d, %s", r.exit, r.err)
+	}
+}
+
+// A shell may have the script and lack the functions of the package that it calls.
+func TestTheScriptOfBashIsQuietWithoutItsPackage(t *testing.T) {
+	script, err := completionScript(newTree(), "bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.CommandContext(t.Context(), "bash", "--norc", "--noprofile", "-c", script+"\nCOMP_WORDS=(dropctl ver) COMP_CWORD=1; __start_dropctl; echo $?")
+	if out, err := shell.CombinedOutput(); err != nil || string(out) != "0\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+}
+
 func TestStaticCompletion(t *testing.T) {
 	for args, want := range map[string]string{
 		"completion ":               "bash\nzsh\nfish\npowershell\n",
@@ -84,6 +130,8 @@ func TestStaticCompletion(t *testing.T) {
 		"explain sold":              "sold_out\tSold out\n",
 		"help exit":                 "exit-codes\twhat each exit status means\n",
 		"config view --log-format ": "text\njson\n",
+		"version --jq ":             "",
+		"config --fields ":          "",
 	} {
 		parts := strings.Split(args, " ")
 		if r := run(t, nil, append([]string{"__complete"}, parts...)...); r.out != want+":4\n" {

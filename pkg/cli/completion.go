@@ -52,7 +52,9 @@ func completionScript(root *cobra.Command, shell string) (string, error) {
 	var err error
 	switch shell {
 	case "bash":
-		err = root.GenBashCompletionV2(&b, true)
+		if err = root.GenBashCompletionV2(&b, true); err == nil {
+			return withoutPackage(b.String()), nil
+		}
 	case "zsh":
 		err = root.GenZshCompletion(&b)
 	case "fish":
@@ -67,4 +69,10 @@ func completionScript(root *cobra.Command, shell string) (string, error) {
 		return "", f.WithHint("use one of: %s", strings.Join(shells, ", "))
 	}
 	return b.String(), err
+}
+
+// withoutPackage makes the script of bash keep quiet where the package is missing whose functions it calls.
+func withoutPackage(script string) string {
+	const start = "__start_dropctl()\n{\n"
+	return strings.Replace(script, start, start+"    declare -F _get_comp_words_by_ref >/dev/null 2>&1 || return 0\n", 1)
 }

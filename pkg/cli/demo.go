@@ -40,7 +40,8 @@ wait until everything is recorded, compare both stores record by record, hold wh
 told against the ledger, and print the verdict.
 
 Nothing of this machine's own servers is touched, and nothing is left behind. The exit status is 6
-if any guarantee broke. The same --seed makes the users decide the same.`,
+if any guarantee broke. The same --seed makes the users decide the same; who gets what, and so the
+totals, still varies with timing.`,
 		Example: `  dropctl demo
   dropctl demo --users 2000 --seed 7
   dropctl demo -q -o json --jq .verdict`,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ type lotView struct {
 	Held      int64         `json:"held" table:"HELD"`
 	Sold      int64         `json:"sold" table:"SOLD"`
 	Due       int64         `json:"due" table:"DUE,wide"`     // units within held whose deadline has passed: anybody can take them
-	Limit     int64         `json:"limit" table:"LIMIT,wide"` // units for one user; 0: no limit
+	Limit     unitLimit     `json:"limit" table:"LIMIT,wide"` // units for one user; 0: no limit
 	Hold      time.Duration `json:"hold_seconds" table:"HOLD,wide"`
 	MaxHold   time.Duration `json:"max_hold_seconds" table:"MAX HOLD,wide"`
 	Opens     time.Time     `json:"opens" table:"OPENS,wide"`
@@ -44,10 +45,21 @@ type lotView struct {
 	Frozen    fault.Code    `json:"frozen" table:"FROZEN"` // why nothing can be done with it; "" normally
 }
 
+// unitLimit is how many units one user may take; 0 means as many as there are.
+type unitLimit int64
+
+// Cell is the limit as a person reads it.
+func (l unitLimit) Cell() string {
+	if l == 0 {
+		return "none"
+	}
+	return strconv.FormatInt(int64(l), 10)
+}
+
 func viewLot(s drop.LotState) lotView {
 	inWindow := !s.Now.Before(s.Opens) && (s.Closes.IsZero() || s.Now.Before(s.Closes))
 	return lotView{Lot: s.Lot, Name: s.Name, Status: s.Status, Selling: s.Status == drop.Open && inWindow && s.Sells(),
-		Capacity: s.Capacity, Available: s.Available, Held: s.Held, Sold: s.Sold, Due: s.Due, Limit: s.Limit,
+		Capacity: s.Capacity, Available: s.Available, Held: s.Held, Sold: s.Sold, Due: s.Due, Limit: unitLimit(s.Limit),
 		Hold: s.Hold, MaxHold: s.MaxHold, Opens: s.Opens, Closes: s.Closes, Late: s.Late,
 		Epoch: s.Epoch, Seq: s.Seq, Frozen: s.FreezeReason()}
 }
@@ -95,6 +107,14 @@ func (a *app) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
 		return err
 	}
 	return fault.New(fault.NotFound, "there is no lot %s", lot)
+}
+
+// countUnits writes 1 unit, 2 units.
+func countUnits(n int64) string {
+	if n == 1 {
+		return "1 unit"
+	}
+	return strconv.FormatInt(n, 10) + " units"
 }
 
 // named puts a name into an error's hint, where it can only say LOT or ID. A hint that repeats a command stays as typed.

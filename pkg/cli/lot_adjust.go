@@ -70,9 +70,7 @@ func (a *app) adjustLot(ctx context.Context, q stock.AdjustRequest) error {
 		return err
 	}
 	defer func() { _ = s.Close() }()
-	if !q.DryRun {
-		a.note("target: lot %s on %s", q.Lot, s.Target())
-	}
+	a.note("target: lot %s on %s", q.Lot, s.Target())
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	same := false

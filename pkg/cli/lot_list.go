@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -27,14 +28,34 @@ see dropctl status.`,
 			return a.listLots(cmd.Context(), group)
 		},
 	}
-	groupFlag(cmd, &group)
+	a.groupFlag(cmd, &group)
 	a.settings(cmd, cmd.Flags(), config.Redis)
 	return cmd
 }
 
-func groupFlag(cmd *cobra.Command, to *string) {
+func (a *app) groupFlag(cmd *cobra.Command, to *string) {
 	cmd.Flags().StringVar(to, "group", "", "only the lots of this group")
-	completeNothing(cmd, "group")
+	_ = cmd.RegisterFlagCompletionFunc("group", a.completeFrom(a.groups))
+}
+
+// groups offers the groups of the lots that Redis has for completion.
+func (a *app) groups(ctx context.Context, _ string) ([]candidate, error) {
+	s, err := a.openStock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.Close() }()
+	lots, err := s.Lots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var list []candidate
+	for _, lot := range lots {
+		if c := (candidate{word: lot.Group()}); c.word != "" && !slices.Contains(list, c) {
+			list = append(list, c)
+		}
+	}
+	return list, nil
 }
 
 // checkGroup checks a group; none is fine.

@@ -35,7 +35,7 @@ func (a *app) statusCommand(cmd *cobra.Command, status drop.Status) *cobra.Comma
 		}
 		return a.changeStatus(cmd.Context(), c)
 	}
-	groupFlag(cmd, &c.group)
+	a.groupFlag(cmd, &c.group)
 	cmd.Flags().BoolVar(&c.all, "all", false, "all lots that Redis has")
 	reasonFlag(cmd, &c.reason)
 	dryRunFlag(cmd, &c.dryRun)
@@ -51,8 +51,12 @@ func (c *statusChange) read(args []string) error {
 			ways++
 		}
 	}
-	if ways != 1 {
-		return fault.New(fault.Usage, "which lots?").WithHint("name lots, or use --group G, or --all; one of the three")
+	const hint = "name lots, or use --group G, or --all; one of the three"
+	switch {
+	case ways == 0:
+		return fault.New(fault.Usage, "LOT is missing").WithHint(hint)
+	case ways > 1:
+		return fault.New(fault.Usage, "lots, --group and --all do not go together").WithHint(hint)
 	}
 	for _, arg := range args {
 		lot, err := drop.ParseLotID(arg)
@@ -92,9 +96,7 @@ func (a *app) changeStatus(ctx context.Context, c statusChange) error {
 			return err
 		}
 	}
-	if !c.dryRun {
-		a.note("target: %s on %s", countLots(c.lots), s.Target())
-	}
+	a.note("target: %s on %s", countLots(c.lots), s.Target())
 	views := a.changeEach(ctx, s, c)
 	if err := a.print(views); err != nil {
 		return err
@@ -107,7 +109,10 @@ func (a *app) lotsToChange(ctx context.Context, s *stock.Stock, group string) ([
 	defer cancel()
 	lots, err := lotsOf(ctx, s, group)
 	if err == nil && len(lots) == 0 {
-		err = fault.New(fault.NotFound, "Redis has no such lot")
+		err = fault.New(fault.NotFound, "Redis has no lots")
+		if group != "" {
+			err = fault.New(fault.NotFound, "Redis has no lot of the group %s", group).WithHint("see the lots that it has: dropctl lot list")
+		}
 	}
 	return lots, err
 }

@@ -30,16 +30,16 @@ type reservationView struct {
 	User      string             `json:"user" table:"USER"` // "" where an ended reservation no longer carries it
 	State     drop.State         `json:"state" table:"STATE"`
 	Qty       int64              `json:"qty" table:"QTY"`
-	Refunded  int64              `json:"refunded" table:"REFUNDED"`
+	Refunded  int64              `json:"refunded" table:"REFUNDED,ifset"`
 	Deadline  time.Time          `json:"deadline" table:"DEADLINE"`           // of the hold; null where it no longer counts
 	Left      *time.Duration     `json:"remaining_seconds" table:"LEFT,wide"` // until the deadline, by Redis' clock; null: not held, or Redis was not asked
 	Payment   string             `json:"payment" table:"PAYMENT,wide"`
 	Key       string             `json:"key" table:"KEY,wide"` // "" where only the ledger knows it
 	Created   time.Time          `json:"created" table:"CREATED,wide"`
 	Seq       int64              `json:"seq" table:"SEQ,wide"` // of its last change
-	Replayed  bool               `json:"replayed" table:"REPLAYED,wide"`
-	Remaining *int64             `json:"remaining" table:"USER MAY TAKE,wide"` // units the user may still take; null: no limit, or not asked
-	DryRun    bool               `json:"dry_run" table:"DRY RUN,wide"`
+	Replayed  bool               `json:"replayed" table:"REPLAYED,wide,ifset"`
+	Remaining *int64             `json:"remaining" table:"USER MAY STILL TAKE,wide"` // units the user may still take; null: no limit, or not asked
+	DryRun    bool               `json:"dry_run" table:"DRY RUN,wide,ifset"`
 }
 
 func viewReservation(r drop.Reservation) reservationView {

@@ -42,7 +42,7 @@ are more than --limit, stderr says how to go on.`,
 	cmd.Flags().StringVar(&after, "after", "", "go on behind this reservation")
 	a.settings(cmd, cmd.Flags(), config.Database)
 	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.lotIDs))
-	_ = cmd.RegisterFlagCompletionFunc("state", completeWords("held", "confirmed", "released", "expired", "refunded"))
+	_ = cmd.RegisterFlagCompletionFunc("state", completeList("held", "confirmed", "released", "expired", "refunded"))
 	completeNothing(cmd, "user", "limit", "after")
 	return cmd
 }
@@ -88,8 +88,14 @@ func (a *app) listReservations(ctx context.Context, f ledger.ReservationFilter) 
 	for _, r := range page[:min(limit, len(page))] {
 		views = append(views, viewRecorded(r))
 	}
-	if err := a.print(views); err != nil || !more {
+	if err := a.print(views); err != nil {
 		return err
+	}
+	if len(views) == 0 && a.errTerm.TTY {
+		a.note("the ledger has no such reservation")
+	}
+	if !more {
+		return nil
 	}
 	a.note("there are more: add --limit %s --after %s", strconv.Itoa(limit), shellQuoted(views[limit-1].ID.String()))
 	return nil

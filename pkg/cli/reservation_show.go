@@ -76,7 +76,7 @@ func (a *app) showReservation(ctx context.Context, id drop.ReservationID) error 
 	}
 	if recorded != nil {
 		v.Recorded = &recordedView{recorded.State, recorded.Qty, recorded.Refunded, recorded.Rejected, recorded.LastSeq, recorded.Changed}
-		v.User, v.Key = recorded.User, recorded.Key
+		v.User, v.Key, v.Created, v.Payment = recorded.User, recorded.Key, recorded.Created, recorded.Ref
 	}
 	return a.print(v)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
 
@@ -49,6 +50,7 @@ nothing is held.`,
 	}
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.lotIDs))
 	cmd.Flags().StringVar(&q.User, "user", "", "who holds")
+	_ = cmd.MarkFlagRequired("user")
 	qty = numberFlag(cmd, "qty", 1, "units to hold (default 1)")
 	cmd.Flags().DurationVar(&q.Hold, "hold", 0, "how long (default: as the lot says)")
 	cmd.Flags().StringVar(&q.Key, "key", "", "name of this attempt (default: a random one)")
@@ -80,6 +82,7 @@ func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, again string, 
 		return err
 	}
 	defer func() { _ = s.Close() }()
+	a.note("target: lot %s on %s", q.Lot, s.Target())
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	if dryRun {
@@ -89,7 +92,6 @@ func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, again string, 
 		}
 		return a.print(v)
 	}
-	a.note("target: lot %s on %s", q.Lot, s.Target())
 	out, err := askTwice(ctx, again, func() (drop.Outcome, error) { return s.Reserve(ctx, q) })
 	if err != nil {
 		return a.aboutLot(ctx, q.Lot, fault.As(err).With("key", q.Key))
@@ -160,7 +162,7 @@ func refusal(lot drop.LotState, user stock.UserCount, live drop.Reservation, q d
 	case lot.Limit > 0 && q.Qty > lot.Limit-user.Held-user.Bought:
 		return fault.New(fault.CustomerLimit, "the user may take %d more of lot %s", max(0, lot.Limit-user.Held-user.Bought), q.Lot)
 	case q.Hold > lot.MaxHold:
-		return fault.New(fault.Invalid, "hold is longer than lot %s allows", q.Lot).WithField("hold").WithHint("ask for at most %s", lot.MaxHold)
+		return fault.New(fault.Invalid, "hold is longer than lot %s allows", q.Lot).WithField("hold").WithHint("ask for at most %s", render.Duration(lot.MaxHold))
 	case q.Qty > lot.Available+lot.Due:
 		return fault.New(fault.SoldOut, "lot %s has %d of %d units left", q.Lot, lot.Available+lot.Due, q.Qty)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
@@ -66,6 +68,8 @@ func (a *app) globalFlags(root *cobra.Command) {
 	flags.StringSliceVar(&a.fields, "fields", nil, "print only these fields, separated by commas")
 	flags.StringVar(&a.jq, "jq", "", "print what this jq expression makes of the JSON output")
 	flags.BoolVar(&a.noHeaders, "no-headers", false, "print tables without their header line")
+	_ = root.RegisterFlagCompletionFunc("fields", completeFields)
+	_ = root.RegisterFlagCompletionFunc("jq", cobra.NoFileCompletions)
 	flags.StringVar(&a.configFile, "config", "", "config file, or none (default: see dropctl help files)")
 }
 
@@ -115,6 +119,9 @@ func newGroup(use, short string, subcommands ...*cobra.Command) *cobra.Command {
 }
 
 func unknownCommand(parent *cobra.Command, word string) error {
+	if err := notYet(parent, word); err != nil {
+		return err
+	}
 	err := fault.New(fault.Usage, "%q is no command of %s", word, parent.CommandPath())
 	var names []string
 	for _, c := range parent.Commands() {
@@ -169,22 +176,68 @@ func finishLeaf(a *app, cmd *cobra.Command) {
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return argumentError(cmd, err)
+			return argumentError(cmd, args, err)
 		}
 		return nil
 	}
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return missingFlag(cmd) }
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a.started = true
+		dryRun := cmd.Flags().Lookup("dry-run")
+		a.acts = dryRun != nil && dryRun.Value.String() != "true"
 		return run(cmd, args)
 	}
 }
 
-func argumentError(cmd *cobra.Command, err error) error {
+// argumentError says which argument is missing, or which is one too many. The names are those of the usage line.
+func argumentError(cmd *cobra.Command, args []string, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
-	return fault.Wrap(fault.Usage, err, "%s", cmd.Name()).
-		WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+	names := argumentNames(cmd)
+	if len(args) < len(names) {
+		return fault.New(fault.Usage, "%s is missing", names[len(args)]).
+			WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+	}
+	extra := args[len(names)]
+	f := fault.New(fault.Usage, "%.60q is one argument too many for %s", extra, cmd.CommandPath())
+	if _, err := drop.ParseLotID(extra); err == nil && cmd.Flags().Lookup("lot") != nil {
+		return f.WithHint("did you mean --lot %s?", extra)
+	}
+	return f.WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+}
+
+// argumentNames returns the names of the arguments in a usage line such as "reserve LOT --user U".
+func argumentNames(cmd *cobra.Command) []string {
+	words := strings.Fields(cmd.Use)[1:]
+	if end := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") || w == "|" }); end >= 0 {
+		words = words[:end]
+	}
+	var names []string
+	for _, word := range words {
+		names = append(names, strings.Trim(word, "[]…"))
+	}
+	return names
+}
+
+// missingFlag names a flag that a command cannot do without. It runs after the environment was read.
+func missingFlag(cmd *cobra.Command) (err error) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if required := f.Annotations[cobra.BashCompOneRequiredFlag]; err == nil && !f.Changed && slices.Equal(required, []string{"true"}) {
+			err = fault.New(fault.Usage, "--%s is missing", f.Name).WithField(f.Name).
+				WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+		}
+	})
+	return err
+}
+
+// notYet answers a command, or a flag of one, that is to come; nil for any other.
+func notYet(parent *cobra.Command, word string) error {
+	_, path, _ := strings.Cut(parent.CommandPath()+" "+word, " ")
+	if !fault.Planned(path) {
+		return nil
+	}
+	return fault.New(fault.Usage, "%s is not in this version yet", path).WithHint("see what there is: %s --help", parent.CommandPath())
 }
 
 // flagError answers a flag that does not parse. An unknown flag behind an unknown word is about the word.
@@ -200,6 +253,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		f = f.WithField(bad.GetFlag().Name)
 	}
 	if unknown, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
+		if later := notYet(cmd, "--"+unknown); later != nil {
+			return later
+		}
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
 		if near := fault.Nearest(unknown, names); near != "" {

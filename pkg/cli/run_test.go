@@ -80,14 +80,19 @@ func TestErrorsOfUsage(t *testing.T) {
 		{"version --otput json", 2, "did you mean --output?"},
 		{"version -o", 2, "needs an argument"},
 		{"version -Z", 2, "unknown shorthand"},
-		{"version extra", 2, `unknown command "extra"`},
+		{"version extra", 2, `"extra" is one argument too many`},
 		{"version -o xml", 2, "table, wide, json"},
 		{"version --jq .[", 2, "no jq expression"},
 		{"version --fields versio", 2, "the fields are: version, commit"},
 		{"version --timeout soon", 2, "such as 10s"},
 		{"completion", 2, "usage: dropctl completion SHELL"},
 		{"completion fsih", 2, "did you mean dropctl completion fish?"},
-		{"completion fish bash", 2, "accepts 1 arg"},
+		{"completion fish bash", 2, `"bash" is one argument too many`},
+		{"reserve hat", 2, "--user is missing"},
+		{"extend hat~mfrggzdfmztwq2lknnwg23tpoa~1", 2, "--by is missing"},
+		{"reserve", 2, "LOT is missing"},
+		{"confirm", 2, "ID is missing"},
+		{"reservation list truffle-99", 2, "did you mean --lot truffle-99?"},
 		{"explain sold-out", 3, "did you mean dropctl explain sold_out?"},
 		{"explain xxxxxxxxxxxxxxxxxxx", 3, "list them all: dropctl explain"},
 		{"help exitcodes", 2, "did you mean dropctl help exit-codes?"},
@@ -187,7 +192,7 @@ func TestRequiredFlagsAreUsageAndMayComeFromTheEnvironment(t *testing.T) {
 		_ = c.MarkFlagRequired("user")
 		return []*cobra.Command{c}
 	}
-	if r := runWith(t.Context(), nil, want(), "want"); r.exit != 2 || !strings.Contains(r.err, `"user" not set (usage)`) {
+	if r := runWith(t.Context(), nil, want(), "want"); r.exit != 2 || !strings.Contains(r.err, `--user is missing (usage)`) {
 		t.Errorf("exit %d, %s", r.exit, r.err)
 	}
 	if r := runWith(t.Context(), map[string]string{"DROPCTL_USER": "ada"}, want(), "want"); r.exit != 0 {

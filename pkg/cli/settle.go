@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
 
@@ -52,12 +54,12 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 	if l != nil {
 		defer l.Close()
 	}
+	a.note("target: reservation %s on %s", q.ID, s.Target())
 	if st.dryRun {
 		return a.planSettle(ctx, s, q)
 	}
-	a.note("target: reservation %s on %s", q.ID, s.Target())
-	if q.Action == drop.ActRefund {
-		if err := a.confirm(ctx, "refund "+q.ID.String()+", which cannot be undone"); err != nil {
+	if q.Action == drop.ActRefund && !a.cfg.Yes {
+		if err := a.confirmRefund(ctx, s, q); err != nil {
 			return err
 		}
 	}
@@ -72,7 +74,34 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 			return err
 		}
 	}
+	a.noteCut(q, out.Reservation, out.Now)
 	return a.print(viewOutcome(out))
+}
+
+// confirmRefund asks whether to take a sale back, and says whose and how much it is.
+func (a *app) confirmRefund(ctx context.Context, s *stock.Stock, q drop.SettleRequest) error {
+	within, cancel := a.bounded(ctx)
+	defer cancel()
+	r, _, err := reservationNow(within, s, q.ID)
+	if err != nil {
+		return a.aboutLot(ctx, q.ID.Lot, named(err, "ID", q.ID.String()))
+	}
+	units := r.Qty
+	if q.Total >= 0 {
+		units = max(0, q.Total-r.Refunded)
+	}
+	who := ""
+	if r.User != "" {
+		who = " (" + r.User + ")"
+	}
+	return a.confirm(ctx, fmt.Sprintf("refund %s of %s%s? this cannot be undone", countUnits(units), q.ID, who))
+}
+
+// noteCut says that the lot's max_hold allowed less than was asked for.
+func (a *app) noteCut(q drop.SettleRequest, r drop.Reservation, now time.Time) {
+	if q.Action == drop.ActExtend && r.Deadline.Before(now.Add(q.By.Truncate(time.Millisecond))) {
+		a.note("the hold lasts %s from now, not %s: the lot's max_hold allows no more", render.Duration(r.Deadline.Sub(now)), render.Duration(q.By))
+	}
 }
 
 // openToSettle opens Redis and, only where its answer is waited for, PostgreSQL: before anything is changed.
@@ -85,7 +114,7 @@ func (a *app) openToSettle(ctx context.Context, st settling) (*stock.Stock, *led
 	return s, l, err
 }
 
-// planSettle shows the reservation as it is, or says why its state stands against the action.
+// planSettle shows the reservation as it would be, or says which rule stands against the action.
 func (a *app) planSettle(ctx context.Context, s *stock.Stock, q drop.SettleRequest) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
@@ -99,12 +128,110 @@ func (a *app) planSettle(ctx context.Context, s *stock.Stock, q drop.SettleReque
 	if q.Late == "" {
 		q.Late = lot.Late
 	}
-	if code := unfit(r.State, q); code != "" {
-		return named(fault.New(code, "the reservation is %s (%d units)", r.State, r.Qty), "ID", q.ID.String())
+	planned, err := plan(r, q, lot)
+	if err != nil {
+		return named(err, "ID", q.ID.String())
 	}
-	v := viewAt(r, lot.Now)
-	v.DryRun = true
+	a.noteCut(q, planned, lot.Now)
+	v := viewAt(planned, lot.Now)
+	v.Replayed, v.DryRun = planned == r, true
 	return a.print(v)
+}
+
+// plan returns the reservation as it would be after the action: unchanged if it already is so. It follows the
+// rules of the script; a late confirm may yet meet the user's limit or another hold.
+func plan(r drop.Reservation, q drop.SettleRequest, lot drop.LotState) (drop.Reservation, error) {
+	if q.Action == drop.ActRelease && r.State == drop.Confirmed && q.Keep > 0 && q.Keep == r.Qty+r.Refunded {
+		return r, nil // what it keeps was bought meanwhile
+	}
+	if code := unfit(r.State, q); code != "" {
+		return r, otherState(code, r)
+	}
+	switch q.Action {
+	case drop.ActConfirm:
+		return planConfirm(r, q, lot)
+	case drop.ActRelease:
+		return planRelease(r, q)
+	case drop.ActExtend:
+		longest := r.Created.Add(lot.MaxHold)
+		wanted := lot.Now.Add(q.By)
+		if wanted.After(longest) {
+			wanted = longest
+		}
+		if wanted.After(r.Deadline) {
+			r.Deadline = wanted
+		}
+		return r, nil
+	}
+	return planRefund(r, q)
+}
+
+func planConfirm(r drop.Reservation, q drop.SettleRequest, lot drop.LotState) (drop.Reservation, error) {
+	if r.State == drop.Confirmed {
+		sold := r.Qty + r.Refunded
+		if (q.Qty == sold || q.Qty == 0 && r.Rest == 0) && (q.Ref == "" || q.Ref == r.Ref) {
+			return r, nil
+		}
+		return r, otherState(fault.AlreadyConfirmed, r)
+	}
+	if q.Qty > r.Qty {
+		return r, tooMany("qty", q, r)
+	}
+	if q.Qty > 0 {
+		r.Rest, r.Qty = r.Qty-q.Qty, q.Qty
+	}
+	if r.State == drop.Expired { // a new taking
+		if r.Qty > lot.Available+lot.Due {
+			return r, fault.New(fault.SoldOut, "lot %s has %d of %d units left", q.ID.Lot, lot.Available+lot.Due, r.Qty)
+		}
+		r.From, r.ID.N = r.ID.N, lot.Seq+1
+	}
+	r.State, r.Ref, r.Deadline = drop.Confirmed, q.Ref, time.Time{}
+	return r, nil
+}
+
+func planRelease(r drop.Reservation, q drop.SettleRequest) (drop.Reservation, error) {
+	switch {
+	case r.State == drop.Released && q.Keep == 0:
+	case r.State == drop.Released:
+		return r, otherState(fault.AlreadyReleased, r)
+	case q.Keep > r.Qty:
+		return r, tooMany("keep", q, r)
+	case q.Keep == 0: // an ended reservation shows what was given back
+		r.State, r.Deadline = drop.Released, time.Time{}
+	default:
+		r.Qty = q.Keep
+	}
+	return r, nil
+}
+
+func planRefund(r drop.Reservation, q drop.SettleRequest) (drop.Reservation, error) {
+	bought := r.Qty + r.Refunded
+	total := q.Total
+	if total < 0 {
+		total = bought
+	}
+	switch {
+	case total < r.Refunded, r.State == drop.Refunded && total != r.Refunded:
+		return r, otherState(fault.AlreadyRefunded, r)
+	case total > bought:
+		return r, tooMany("total", q, r)
+	}
+	r.Qty, r.Refunded = bought-total, total
+	if r.Qty == 0 {
+		r.State, r.Ref = drop.Refunded, "" // an ended reservation no longer carries it
+	}
+	return r, nil
+}
+
+func otherState(code fault.Code, r drop.Reservation) error {
+	return fault.New(code, "the reservation is %s (%s)", r.State, countUnits(r.Qty))
+}
+
+// tooMany names the field that asks for more than the reservation has.
+func tooMany(field string, q drop.SettleRequest, r drop.Reservation) error {
+	return fault.New(fault.Conflict, "%s is more than the reservation has: it is %s (%s)", field, r.State, countUnits(r.Qty)).
+		WithField(field).WithHint("see its units: dropctl reservation show %s", q.ID)
 }
 
 // unfit says which rule a reservation's state alone breaks, or "". A call for what may already be fits.

@@ -53,7 +53,8 @@ func (a *app) confirm(ctx context.Context, question string) error {
 		return nil
 	}
 	if a.cfg.NoInput || a.jsonErrors() || !a.errTerm.TTY || !term.Look(a.in, term.Never, a.getenv).TTY {
-		return fault.New(fault.NeedsConfirm, "%s: this has to be confirmed, and nobody can be asked here", question)
+		what, _, _ := strings.Cut(question, "?")
+		return fault.New(fault.NeedsConfirm, "%s: this has to be confirmed, and nobody can be asked here", what)
 	}
 	a.say("%s [y/N] ", render.Clean(question))
 	answer := make(chan string, 1)

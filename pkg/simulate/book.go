@@ -42,6 +42,11 @@ type Latency struct {
 	Max float64 `json:"max"`
 }
 
+// Cell is the latency as a person reads it.
+func (l Latency) Cell() string {
+	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, max %.1f ms", l.P50*1000, l.P99*1000, l.Max*1000)
+}
+
 // attempt is what one user was told under one key.
 type attempt struct {
 	request   drop.ReserveRequest

@@ -20,8 +20,8 @@ type Summary struct {
 	Released      int64                `json:"released" table:"RELEASED"`
 	SoldUnits     int64                `json:"sold_units" table:"SOLD UNITS"`
 	LedgerUnits   int64                `json:"ledger_units" table:"LEDGER UNITS"`
-	AcceptLatency Latency              `json:"accept_latency_seconds" table:"ACCEPT LATENCY (s)"`
-	RefuseLatency Latency              `json:"refuse_latency_seconds" table:"REFUSE LATENCY (s)"`
+	AcceptLatency Latency              `json:"accept_latency_seconds" table:"ACCEPT LATENCY"`
+	RefuseLatency Latency              `json:"refuse_latency_seconds" table:"REFUSE LATENCY"`
 	Users         int                  `json:"users" table:"USERS"`
 	Seed          uint64               `json:"seed" table:"SEED"`
 	Took          time.Duration        `json:"took_seconds" table:"TOOK"` // the rehearsal itself, without what follows
@@ -39,7 +39,7 @@ type LotEnd struct {
 	Sold        int64      `json:"sold" table:"SOLD"`           // confirmed in Redis
 	LedgerUnits int64      `json:"ledger_units" table:"LEDGER"` // sales less refunds
 	Expired     int64      `json:"expired" table:"EXPIRED"`     // holds
-	Finding     string     `json:"finding" table:"FINDING"`     // "" if none
+	Finding     string     `json:"finding" table:"FINDING,ifset"`     // "" if none
 }
 
 // oversold are the units sold that the lot does not have, by the worse of both books.
