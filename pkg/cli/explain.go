@@ -10,7 +10,7 @@ type explainView struct {
 	Code    fault.Code `json:"code" table:"CODE,name"`
 	Kind    string     `json:"kind" table:"KIND"`
 	Exit    fault.Exit `json:"exit" table:"EXIT"`
-	HTTP    int        `json:"http" table:"HTTP,wide"` // 0: never an HTTP answer
+	HTTP    *int       `json:"http" table:"HTTP,wide"` // null: never an HTTP answer
 	Title   string     `json:"title" table:"TITLE"`
 	Meaning string     `json:"meaning" table:"MEANS,wide"`
 	Risk    string     `json:"risk" table:"RISK TO BUYERS,wide"`
@@ -43,14 +43,22 @@ shard is frozen and why the ledger has stopped a lot.`,
 func explainAll() []explainView {
 	var list []explainView
 	for _, e := range fault.All() {
-		list = append(list, explainView(e))
+		list = append(list, viewCode(e))
 	}
 	return list
 }
 
+func viewCode(e fault.Entry) explainView {
+	v := explainView{e.Code, e.Kind, e.Exit, &e.HTTP, e.Title, e.Meaning, e.Risk, e.Hint}
+	if e.HTTP == 0 {
+		v.HTTP = nil
+	}
+	return v
+}
+
 func explainOne(a *app, code fault.Code) error {
 	if fault.Known(code) {
-		return a.print(explainView(fault.Lookup(code)))
+		return a.print(viewCode(fault.Lookup(code)))
 	}
 	err := fault.New(fault.NotFound, "there is no code %q", string(code))
 	var names []string

@@ -33,10 +33,12 @@ type labView struct {
 }
 
 func (v labView) text() string {
-	return "export DROPCTL_REDIS_URL=" + shellQuoted(v.RedisURL) + "\nexport DROPCTL_DATABASE_URL=" + shellQuoted(v.DatabaseURL) + "\n"
+	return "export DROPCTL_REDIS_URL=" + shellQuoted(v.RedisURL) + "\nexport DROPCTL_DATABASE_URL=" + shellQuoted(v.DatabaseURL) +
+		"\n# for dropctl migrate: export DROPCTL_DATABASE_URL=" + shellQuoted(v.OwnerURL) + "\n"
 }
 
 func (a *app) runLab(ctx context.Context) (err error) {
+	a.note("starting a private Redis and a private PostgreSQL")
 	redis, err := lab.StartRedis(ctx, lab.RedisOptions{})
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ func (a *app) migrateDown(ctx context.Context, to *number, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	target, err := a.cfg.Database(a.getenv)
+	target, err := o.Target()
 	if err != nil {
 		return err
 	}
@@ -53,8 +53,8 @@ func (a *app) migrateDown(ctx context.Context, to *number, dryRun bool) error {
 		a.note("there is no step to take back")
 		return a.print([]migrationView{})
 	}
-	a.target("schema", target.URL)
-	if err := a.confirm(ctx, fmt.Sprintf("take %d of %d steps back, and lose what is in their tables", len(steps), len(status.Steps))); err != nil {
+	a.note("target: schema on %s", target)
+	if err := a.confirm(ctx, fmt.Sprintf("take %d of %d steps of the schema on %s back, and lose what is in their tables", len(steps), len(status.Steps), target)); err != nil {
 		return err
 	}
 	done, err := ledger.MigrateDown(ctx, o, version)

@@ -53,11 +53,11 @@ func (a *app) migrateUp(ctx context.Context, m ledger.MigrateOptions, dryRun boo
 		}
 		return a.print(viewMigrations(pending(status), "planned"))
 	}
-	target, err := a.cfg.Database(a.getenv)
+	target, err := o.Target()
 	if err != nil {
 		return err
 	}
-	a.target("schema", target.URL)
+	a.note("target: schema on %s", target)
 	// A migration takes as long as it takes; PostgreSQL's own limits end each of its statements.
 	steps, err := ledger.MigrateUp(ctx, o, m)
 	if err != nil && len(steps) == 0 {

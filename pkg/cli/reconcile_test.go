@@ -73,7 +73,7 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 	}
 	expect(7, "reconcile")
 	expect(0, "reconcile", "--if-busy", "ok", "-q")
-	if err := other.Finish(t.Context(), "ok", nil); err != nil {
+	if err := other.Abandon(t.Context(), "enough"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -99,6 +99,19 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Findings != 1 || len(v.Lots) != 1 || len(v.Lots[0].Evidence) == 0 || v.Lots[0].Redis.Available != 40 || v.Lots[0].Ledger.Available != 39 || v.Lots[0].Redis.Seq != v.Lots[0].Ledger.Seq {
 		t.Errorf("%+v %v in\n%s", v, err, r.out)
+	}
+	// Neither a look at another lot nor a run that comes to no verdict hides what is known.
+	expect(0, "seed", "hat", "--stock", "1")
+	expect(0, "reconcile", "hat")
+	expect(3, "reconcile", "truffle-98")
+	if r := expect(6, "status"); !strings.Contains(r.out, "drift when last reconciled: truffle-99") || !strings.Contains(r.out, "dropctl lot pause truffle-99") {
+		t.Errorf("status:\n%s", r.out)
+	}
+	testkit.Plant(t, redis, key, "available", -1)
+	expect(0, "worker", "--until-idle", "-q")
+	expect(0, "reconcile", "truffle-99")
+	if r := expect(0, "status"); !strings.Contains(r.out, "ago: ok") {
+		t.Errorf("status:\n%s", r.out)
 	}
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)

@@ -22,8 +22,9 @@ func newStatus(a *app) *cobra.Command {
 		Short: "Show how the shop is doing, worst first",
 		Long: `Show how the shop is doing, worst first; each line ends in the command to run next.
 
-What a store that is down would have said is left out. The exit status is 0 if nothing is bad, 5 if
-a store did not answer and 6 if something needs attention.`,
+What a store that is down, or not named, would have said is left out; in JSON it is null. The newest
+dead letters and payments due for refund are listed. The exit status is 0 if nothing is bad, 5 if a
+store did not answer and 6 if something needs attention.`,
 		Example: `  dropctl status
   dropctl status --watch
   dropctl status -o json --jq .lots`,
@@ -89,15 +90,13 @@ func (a *app) watchStatus(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// status takes one look. It fails only if a setting is wrong; a store that is down is part of the answer.
+// status takes one look. It fails only if neither store can be asked because of a setting; a store that is down or
+// not named is part of the answer.
 func (a *app) status(ctx context.Context) (statusView, error) {
-	redis, err := a.cfg.Redis(a.getenv)
-	if err != nil {
-		return statusView{}, err
-	}
-	database, err := a.cfg.Database(a.getenv)
-	if err != nil {
-		return statusView{}, err
+	redis, noRedis := a.cfg.Redis(a.getenv)
+	database, noDatabase := a.cfg.Database(a.getenv)
+	if noRedis != nil && noDatabase != nil {
+		return statusView{}, noRedis
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
@@ -108,7 +107,8 @@ func (a *app) status(ctx context.Context) (statusView, error) {
 	return f.view(), nil
 }
 
-// storeOf words how a store answered. A look changes nothing, so that an unknown outcome is a silent server.
+// storeOf words how a store answered. A look changes nothing, so that an unknown outcome is a silent server. The other
+// store was asked, so that a setting which is missing or wrong is no wrong usage, but a store that cannot be asked.
 func storeOf(store string, url config.Secret, err error) storeView {
 	v := storeView{Store: store, Target: url.String(), Reachable: err == nil}
 	if err == nil {
@@ -116,10 +116,21 @@ func storeOf(store string, url config.Secret, err error) storeView {
 	}
 	v.Error = fault.As(err).Error()
 	v.err = err
-	if fault.Is(err, fault.Unavailable) || fault.Is(err, fault.OutcomeUnknown) {
-		v.err = fault.New(fault.Unavailable, "%s", v.Error).WithHint("check the server and its address: dropctl config view --origin")
+	switch fault.CodeOf(err) {
+	case fault.Unavailable, fault.OutcomeUnknown:
+		v.err = fault.New(fault.Unavailable, "%s", v.Error).WithHint("%s", hintOr(err, "check the server and its address: dropctl config view --origin"))
+	case fault.Usage, fault.Invalid, fault.InvalidConfig:
+		v.err = fault.New(fault.Unavailable, "%s", v.Error).WithHint("%s", fault.HintOf(err))
 	}
 	return v
+}
+
+// hintOr returns the error's own hint, or else this one, which knows more than the table's.
+func hintOr(err error, hint string) string {
+	if own := fault.As(err).Hint; own != "" {
+		return own
+	}
+	return hint
 }
 
 // askLedger fills in what PostgreSQL knows. It takes half the time, so that a server which swallows every
@@ -192,10 +203,44 @@ func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) er
 			f.alive = append(f.alive, workerView{w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started, w.Seen})
 		}
 	}
+	if err := f.readParked(ctx, l); err != nil {
+		return err
+	}
+	return f.readRun(ctx, l)
+}
+
+// newest is how many dead letters and refunds due are listed.
+const newest = 10
+
+func (f *statusFacts) readParked(ctx context.Context, l *ledger.Ledger) error {
+	dead, err := l.DeadGroups(ctx, newest)
+	if err != nil {
+		return err
+	}
+	for _, g := range dead {
+		f.dead = append(f.dead, deadView(g))
+	}
+	due, err := l.NewestRefundsDue(ctx, newest)
+	for _, d := range due {
+		f.due = append(f.due, dueView{d.Reservation.String(), d.User, d.Units, d.Ref, string(d.Why), d.At})
+	}
+	return err
+}
+
+// readRun reads what is known from reconcile runs: of each lot what the newest run that looked at it found.
+func (f *statusFacts) readRun(ctx context.Context, l *ledger.Ledger) error {
 	run, err := l.LastRun(ctx)
 	if fault.Is(err, fault.NotFound) {
 		return nil
 	}
-	f.run = &runView{Started: run.Started, Verdict: string(run.Verdict)}
+	if err != nil {
+		return err
+	}
+	found, err := l.FoundLots(ctx)
+	f.run = &runView{Started: run.Started, Verdict: fault.VerdictOK}
+	for _, v := range found {
+		f.run.Verdict = fault.Finding
+		f.run.Findings = append(f.run.Findings, foundView{v.Lot, v.Verdict, v.Checked})
+	}
 	return err
 }

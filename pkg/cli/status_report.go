@@ -26,6 +26,8 @@ type statusFacts struct {
 	// From PostgreSQL.
 	lots   []drop.LedgerLot
 	counts ledgerCounts
+	dead   []deadView
+	due    []dueView
 	alive  []workerView
 	run    *runView
 }
@@ -44,12 +46,14 @@ type statusView struct {
 	Checked  time.Time    `json:"checked" table:"CHECKED"`
 	Lines    []statusLine `json:"lines" table:"WORST FIRST"`
 	Stores   []storeView  `json:"stores"`
-	Lots     lotCounts    `json:"lots"`
-	Outbox   outboxView   `json:"outbox"`
+	Lots     lotsView     `json:"lots"`
+	Outbox   *outboxView  `json:"outbox"`       // null: Redis was silent
 	Dead     *int64       `json:"dead_letters"` // null: PostgreSQL was silent; the same below
 	Refunds  *int64       `json:"refunds_due"`
 	Waiting  *int64       `json:"events_waiting"`
 	Unbooked *int64       `json:"sales_pending"`
+	DeadList []deadView   `json:"newest_dead_letters" table:"DEAD LETTERS"`
+	DueList  []dueView    `json:"newest_refunds_due" table:"REFUNDS DUE"`
 	Workers  []workerView `json:"workers"`
 	LastRun  *runView     `json:"last_reconcile"`
 }
@@ -73,13 +77,34 @@ type storeView struct {
 
 // lotCounts count lots. One lot is counted once, where it is worst.
 type lotCounts struct {
-	Selling   int `json:"selling"`
-	Paused    int `json:"paused"`
-	Closed    int `json:"closed"`
-	Frozen    int `json:"frozen"`
-	Stopped   int `json:"stopped"`
-	NotLoaded int `json:"not_loaded"`
-	Unknown   int `json:"unknown"` // Redis was silent
+	Selling, Paused, Closed, Frozen, Stopped, NotLoaded int
+
+	Unknown int // Redis was silent
+}
+
+// lotsView are the counts as far as they are known; null where the store that knows was silent.
+type lotsView struct {
+	Selling   *int `json:"selling"`
+	Paused    *int `json:"paused"`
+	Closed    *int `json:"closed"`
+	Frozen    *int `json:"frozen"`
+	Stopped   *int `json:"stopped"`
+	NotLoaded *int `json:"not_loaded"`
+	Unknown   int  `json:"unknown"`
+}
+
+func (f statusFacts) lotsView(n lotCounts) lotsView {
+	v := lotsView{Unknown: n.Unknown}
+	if f.redis.Reachable {
+		v.Selling, v.Paused, v.Closed, v.Frozen = &n.Selling, &n.Paused, &n.Closed, &n.Frozen
+	}
+	if f.database.Reachable {
+		v.Stopped = &n.Stopped
+	}
+	if f.redis.Reachable && f.database.Reachable {
+		v.NotLoaded = &n.NotLoaded
+	}
+	return v
 }
 
 type outboxView struct {
@@ -99,9 +124,37 @@ type workerView struct {
 	Seen    time.Time `json:"seen"`
 }
 
+// deadView are the dead letters of one lot with one code and reason.
+type deadView struct {
+	Code   fault.Code `json:"code" table:"CODE,name"`
+	Lot    drop.LotID `json:"lot" table:"LOT"`
+	Reason string     `json:"reason" table:"REASON"`
+	Count  int64      `json:"count" table:"COUNT"`
+	Newest time.Time  `json:"newest" table:"NEWEST"`
+}
+
+// dueView is a payment to give back.
+type dueView struct {
+	Reservation string    `json:"reservation" table:"RESERVATION,name"`
+	User        string    `json:"user" table:"USER"`
+	Units       int64     `json:"units" table:"UNITS"`
+	Payment     string    `json:"payment" table:"PAYMENT"`
+	Why         string    `json:"why" table:"WHY"`
+	At          time.Time `json:"at" table:"AT"`
+}
+
+// runView is what reconcile runs have found. A run of some lots leaves what is known of the others.
 type runView struct {
-	Started time.Time `json:"started"`
-	Verdict string    `json:"verdict"`
+	Started  time.Time   `json:"started"` // of the newest run
+	Verdict  fault.Code  `json:"verdict"` // ok, or finding if there is one of any lot
+	Findings []foundView `json:"findings"`
+}
+
+// foundView is a lot whose newest look ended in a finding.
+type foundView struct {
+	Lot     drop.LotID `json:"lot"`
+	Verdict fault.Code `json:"verdict"`
+	Checked time.Time  `json:"checked"`
 }
 
 // The levels of a line, the worst first.
@@ -115,19 +168,21 @@ var levels = []string{levelBad, levelWarn, levelOK}
 
 // view turns facts into lines, worst first; within a level they come in the order of the questions below.
 func (f statusFacts) view() statusView {
-	v := statusView{Verdict: levelOK, Checked: f.now, Stores: []storeView{f.redis, f.database}, Workers: f.alive, LastRun: f.run, Outbox: f.outboxTotals()}
+	v := statusView{Verdict: levelOK, Checked: f.now, Stores: []storeView{f.redis, f.database}, Workers: f.alive, LastRun: f.run, DeadList: f.dead, DueList: f.due}
 	say := func(level string, code fault.Code, next, format string, args ...any) {
 		v.Lines = append(v.Lines, statusLine{level, code, fmt.Sprintf(format, args...), next})
 	}
 	f.sayStores(say)
-	v.Lots = f.sayLots(say)
+	v.Lots = f.lotsView(f.sayLots(say))
+	outbox := f.outboxTotals()
 	if f.redis.Reachable {
-		f.sayOutbox(say, v.Outbox)
+		v.Outbox = &outbox
+		f.sayOutbox(say, outbox)
 	}
 	if f.database.Reachable {
 		v.Dead, v.Refunds, v.Waiting, v.Unbooked = &f.counts.DeadLetters, &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unbooked
 		f.sayLedger(say)
-		f.sayWorkers(say, v.Outbox.Pending)
+		f.sayWorkers(say, outbox.Pending)
 		f.sayRun(say)
 	}
 	slices.SortStableFunc(v.Lines, func(a, b statusLine) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) })
@@ -238,10 +293,16 @@ func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
 
 func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.RefundsDue; n > 0 {
-		say(levelWarn, "", "dropctl ledger show", "payments due for refund, whose buyers got no unit: %d", n)
+		say(levelWarn, "", "dropctl status --jq .newest_refunds_due", "payments that paid for no unit and are due for refund: %d", n)
 	}
 	if n := f.counts.DeadLetters; n > 0 {
-		say(levelBad, "", "dropctl outbox list", "events parked as dead letters: %d", n)
+		var code fault.Code
+		next := "dropctl status --jq .newest_dead_letters"
+		if len(f.dead) > 0 {
+			code = f.dead[0].Code
+			next = "dropctl explain " + string(code)
+		}
+		say(levelBad, code, next, "events parked as dead letters: %d", n)
 	}
 	if n := f.counts.Waiting; n > 0 {
 		say(levelWarn, "", "dropctl reconcile", "events that wait for an earlier one, or for a stopped lot: %d", n)
@@ -262,20 +323,28 @@ func (f statusFacts) sayWorkers(say sayFunc, pending int64) {
 	}
 }
 
+// sayRun tells what reconcile found. Drift shows nowhere else, so it stays bad until a run finds the lot in order;
+// the other findings may have passed since, and the lines about lots and outbox tell if they have not.
 func (f statusFacts) sayRun(say sayFunc) {
 	if f.run == nil {
 		say(levelOK, "", "dropctl reconcile", "never reconciled")
 		return
 	}
-	level, verdict := levelOK, f.run.Verdict
-	switch fault.Code(verdict) {
-	case fault.VerdictOK:
-	case "":
-		verdict = "unfinished"
-	default:
-		level = levelBad
+	found := map[fault.Code][]drop.LotID{}
+	for _, v := range f.run.Findings {
+		found[v.Verdict] = append(found[v.Verdict], v.Lot)
 	}
-	say(level, fault.Code(f.run.Verdict), "dropctl reconcile", "last reconcile %s ago: %s", render.Duration(f.now.Sub(f.run.Started).Round(time.Second)), verdict)
+	for _, verdict := range sortedKeys(found) {
+		lots := found[verdict]
+		if verdict == fault.VerdictDrift {
+			say(levelBad, verdict, nextFor(verdict, lots), "drift when last reconciled: %s", someLots(lots))
+			continue
+		}
+		say(levelWarn, verdict, "dropctl reconcile", "%s when last reconciled: %s", verdict, someLots(lots))
+	}
+	if len(found) == 0 {
+		say(levelOK, fault.VerdictOK, "dropctl reconcile", "last reconcile %s ago: ok", render.Duration(f.now.Sub(f.run.Started).Round(time.Second)))
+	}
 }
 
 // err is nil if everything is fine or merely worth a look; otherwise it decides the exit status.

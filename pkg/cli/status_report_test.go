@@ -23,7 +23,7 @@ func healthyFacts() statusFacts {
 		outbox:   []drop.OutboxState{{Shard: 0, Length: 3}, {Shard: 1}},
 		lots:     []drop.LedgerLot{{Definition: def, Seen: true}},
 		alive:    []workerView{{Worker: "w"}},
-		run:      &runView{Started: now.Add(-time.Minute), Verdict: string(fault.VerdictOK)},
+		run:      &runView{Started: now.Add(-time.Minute), Verdict: fault.VerdictOK},
 	}
 }
 
@@ -49,18 +49,22 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 			f.database = storeOf("PostgreSQL", config.NewURL("postgres://shop"), fault.New(fault.NotMigrated, "no schema"))
 			f.lots, f.alive, f.run = nil, nil, nil
 		}, levelBad, "no schema", "dropctl migrate up", fault.NotMigrated},
-		"frozen":         {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
-		"door closed":    {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
-		"stopped":        {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
-		"lost by redis":  {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
-		"never loaded":   {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
-		"dead letters":   {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl outbox list", fault.Finding},
-		"refunds due":    {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelWarn, "due for refund", "dropctl ledger", ""},
-		"no worker":      {func(f *statusFacts) { f.alive = nil }, levelWarn, "no worker", "dropctl worker", ""},
-		"work undone":    {func(f *statusFacts) { f.alive, f.outbox[0].Pending = nil, 5 }, levelBad, "no worker", "dropctl worker", fault.Finding},
-		"behind":         {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-2 * time.Minute)} }, levelBad, "5 outbox entries", "dropctl worker", fault.Finding},
-		"slightly late":  {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-time.Second)} }, levelOK, "1 lot is open", "dropctl", ""},
-		"drift last run": {func(f *statusFacts) { f.run.Verdict = string(fault.Finding) }, levelBad, "last reconcile", "dropctl reconcile", fault.Finding},
+		"frozen":        {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"door closed":   {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
+		"stopped":       {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"lost by redis": {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
+		"never loaded":  {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
+		"dead letters":  {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl status", fault.Finding},
+		"a known dead letter": {func(f *statusFacts) {
+			f.counts.DeadLetters, f.dead = 1, []deadView{{Code: fault.StopFork, Lot: "truffle-99", Count: 1}}
+		}, levelBad, "dead letters: 1", "dropctl explain fork", fault.Finding},
+		"refunds due":      {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelWarn, "due for refund", "dropctl status", ""},
+		"no worker":        {func(f *statusFacts) { f.alive = nil }, levelWarn, "no worker", "dropctl worker", ""},
+		"work undone":      {func(f *statusFacts) { f.alive, f.outbox[0].Pending = nil, 5 }, levelBad, "no worker", "dropctl worker", fault.Finding},
+		"behind":           {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-2 * time.Minute)} }, levelBad, "5 outbox entries", "dropctl worker", fault.Finding},
+		"slightly late":    {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-time.Second)} }, levelOK, "1 lot is open", "dropctl", ""},
+		"drift last run":   {func(f *statusFacts) { f.run.Findings = []foundView{{"truffle-99", fault.VerdictDrift, f.now}} }, levelBad, "drift when last reconciled: truffle-99", "dropctl lot pause truffle-99", fault.Finding},
+		"missing last run": {func(f *statusFacts) { f.run.Findings = []foundView{{"truffle-99", fault.VerdictMissing, f.now}} }, levelWarn, "missing when last reconciled: truffle-99", "dropctl reconcile", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +96,7 @@ func TestStatusCountsEachLotOnceWhereItIsWorst(t *testing.T) {
 	st := f.states["truffle-99"]
 	st.Frozen, st.Status = string(fault.FreezeAhead), drop.Paused
 	f.states["truffle-99"] = st
-	if n := f.view().Lots; n != (lotCounts{Stopped: 1}) {
+	if n := f.sayLots(func(string, fault.Code, string, string, ...any) {}); n != (lotCounts{Stopped: 1}) {
 		t.Errorf("%+v", n)
 	}
 }
@@ -101,7 +105,16 @@ func TestStatusShowsLotsOfRedisAloneWhenTheLedgerIsSilent(t *testing.T) {
 	f := healthyFacts()
 	f.database, f.lots = storeOf("PostgreSQL", config.NewURL("postgres://shop"), fault.New(fault.Unavailable, "gone")), nil
 	v := f.view()
-	if v.Lots != (lotCounts{Selling: 1}) || v.Dead != nil {
+	if *v.Lots.Selling != 1 || v.Lots.Stopped != nil || v.Lots.NotLoaded != nil || v.Dead != nil {
 		t.Errorf("lots %+v, dead letters %v", v.Lots, v.Dead)
+	}
+}
+
+func TestStatusCountsNothingThatASilentRedisWouldKnow(t *testing.T) {
+	f := healthyFacts()
+	f.redis, f.states, f.outbox = storeOf("Redis", config.NewURL("redis://shop"), fault.New(fault.Unavailable, "gone")), nil, nil
+	v := f.view()
+	if v.Outbox != nil || v.Lots.Selling != nil || v.Lots.Frozen != nil || *v.Lots.Stopped != 0 || v.Lots.Unknown != 1 {
+		t.Errorf("lots %+v, outbox %v", v.Lots, v.Outbox)
 	}
 }

@@ -59,7 +59,7 @@ func (a *app) runWorker(ctx context.Context, o worker.Options) error {
 	defer l.Close()
 	defer func() { _ = s.Close() }()
 	in := l.Installation()
-	o.Installation, o.Shards = in.ID, in.Shards
+	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
 	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
 	o.Log = a.logger(!a.cfg.Quiet)
 	a.note("target: worker on %s, %s", s.Target(), l.Target())

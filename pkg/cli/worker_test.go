@@ -48,7 +48,7 @@ func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
 		}
 	}
 	r = expect(8, "", "worker", "--until-idle", "-q")
-	if !strings.Contains(r.err, "dropctl outbox list") {
+	if !strings.Contains(r.err, "dropctl status") {
 		t.Errorf("it names no next command: %s", r.err)
 	}
 	expect(6, "dead letters: ", "status")
@@ -59,13 +59,18 @@ func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
 	r = expect(5, "", "status", "-o", "json")
 	var v struct {
 		Verdict string
-		Lots    map[string]int
+		Lots    map[string]*int
+		Outbox  *struct{}
 		Dead    int `json:"dead_letters"`
 	}
-	if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Verdict != "bad" || v.Lots["unknown"] != 1 || v.Dead == 0 {
+	if err := json.Unmarshal([]byte(r.out), &v); err != nil || v.Verdict != "bad" || *v.Lots["unknown"] != 1 || v.Lots["selling"] != nil || v.Outbox != nil || v.Dead == 0 {
 		t.Errorf("%+v %v in %s", v, err, r.out)
 	}
 	delete(env, "DROPCTL_REDIS_URL")
+	if r := expect(5, "no Redis is named", "status"); !strings.Contains(r.out, "dead letters: ") || !strings.Contains(r.err, "--redis-url") {
+		t.Errorf("without Redis' address:\n%s%s", r.out, r.err)
+	}
+	delete(env, "DROPCTL_DATABASE_URL")
 	expect(2, "", "status")
 	expect(2, "", "worker")
 	expect(2, "", "worker", "--only", "nonsense")

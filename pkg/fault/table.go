@@ -134,17 +134,24 @@ type Entry struct {
 func Lookup(code Code) Entry {
 	for _, e := range table {
 		if e.Code == code {
+			e.Hint = Announce(e.Hint)
 			return e
 		}
 	}
-	return table[0]
+	return Lookup(Failed)
 }
 
 // Known reports whether the table has the code.
 func Known(code Code) bool { return code == Failed || Lookup(code).Code != Failed }
 
 // All returns the whole table in a fixed order. The caller owns the slice.
-func All() []Entry { return append([]Entry(nil), table...) }
+func All() []Entry {
+	all := make([]Entry, len(table))
+	for i, e := range table {
+		all[i] = Lookup(e.Code)
+	}
+	return all
+}
 
 const noRisk = "none: nothing was changed"
 
@@ -199,7 +206,7 @@ var table = []Entry{
 	{VerdictLagging, "verdict", OK, 0, "Lagging", "the ledger has not folded the newest events yet; with them counted both sides agree", "none; it is a finding only past --max-lag", "let a worker run: dropctl worker --until-idle"},
 	{VerdictDrift, "verdict", ExitFinding, 0, "Drift", "Redis and the ledger differ although the same events are counted on both sides", "units may be sold twice or lost if selling goes on", "pause the lot, then rebuild it: dropctl lot pause LOT; dropctl restore LOT"},
 	{VerdictFrozen, "verdict", ExitFinding, 0, "Frozen", "the shard or lot is frozen", "nobody can buy from it", "dropctl status names the reason; dropctl explain REASON says what to do"},
-	{VerdictStopped, "verdict", ExitFinding, 0, "Stopped", "the ledger folds no more events of this lot", "holds are still taken but not recorded", "dropctl lot pause LOT; then dropctl outbox list LOT"},
+	{VerdictStopped, "verdict", ExitFinding, 0, "Stopped", "the ledger folds no more events of this lot", "holds are still taken but not recorded", "dropctl lot pause LOT; dropctl status lists the dead letters; then dropctl restore LOT"},
 	{VerdictMissing, "verdict", ExitFinding, 0, "Missing", "the ledger knows the lot but Redis does not have it", "nobody can buy from it", "dropctl restore LOT; if it was never sold from: dropctl seed"},
 
 	{FreezeClosedDoor, "freeze", ExitUnavailable, 0, "Door closed", "the Redis server is not the one the shard was opened on: it was restarted, promoted or replaced", "nobody can buy until a worker has compared it with the ledger", "let a worker run: dropctl worker"},
@@ -210,9 +217,9 @@ var table = []Entry{
 	{FreezeDiffers, "freeze", ExitUnavailable, 0, "Redis differs from the ledger", "both sides stand at the same event but their totals differ", "units may be sold twice or lost", "look first: dropctl reconcile --deep; then dropctl restore LOT"},
 	{FreezeEmptied, "freeze", ExitUnavailable, 0, "Redis emptied", "Redis no longer has lots that the ledger knows", "nobody can buy", "rebuild from the ledger: dropctl restore --all"},
 
-	{StopFork, "stop", ExitUnavailable, 0, "Fork", "two different events claim the same place in the lot's history", "one of them is not real; nothing more is recorded", "look: dropctl outbox list; then dropctl restore LOT"},
-	{StopGhost, "stop", ExitUnavailable, 0, "Ghost", "an event of a closed epoch arrived behind its end", "it describes something the shop no longer has", "look: dropctl outbox list; a paid one is listed as refund due"},
+	{StopFork, "stop", ExitUnavailable, 0, "Fork", "two different events claim the same place in the lot's history", "one of them is not real; nothing more is recorded", "dropctl status lists the dead letters; then dropctl restore LOT"},
+	{StopGhost, "stop", ExitUnavailable, 0, "Ghost", "an event of a closed epoch arrived behind its end", "it describes something the shop no longer has", "dropctl status lists the dead letters; a paid one is listed as refund due"},
 	{StopOverCapacity, "stop", ExitUnavailable, 0, "Over capacity", "Redis confirmed more units than the ledger has", "the rejected buyer must be refunded", "dropctl restore LOT"},
-	{StopUnfoldable, "stop", ExitUnavailable, 0, "Unfoldable", "an event does not fit the state before it", "nothing more is recorded for this lot", "look: dropctl outbox list; then dropctl restore LOT"},
+	{StopUnfoldable, "stop", ExitUnavailable, 0, "Unfoldable", "an event does not fit the state before it", "nothing more is recorded for this lot", "dropctl status lists the dead letters; then dropctl restore LOT"},
 	{StopLoadMismatch, "stop", ExitUnavailable, 0, "Load mismatch", "a load brought other totals than the ledger had closed the epoch with", "nothing more is recorded for this lot", "dropctl restore LOT"},
 }

@@ -14,6 +14,7 @@ import (
 const (
 	stateLockTimeout = "55P03"
 	stateNoRight     = "42501"
+	classCredentials = "28"
 )
 
 // fail turns an error of the driver into one of ours; nil stays nil.
@@ -41,6 +42,9 @@ func failure(target string, err error, doing string) error {
 	case pg.Code == stateNoRight:
 		return fault.New(fault.Failed, "the database %s does not allow it (%s): %s", target, doing, pg.Message).
 			WithHint("let the owner of the schema grant it: dropctl migrate up --app-role ROLE")
+	case strings.HasPrefix(pg.Code, classCredentials):
+		return fault.New(fault.Unavailable, "PostgreSQL at %s refuses the credentials", target).
+			WithHint("check PGPASSFILE, --database-password-file, and the user in --database-url")
 	case isPassing(pg.Code):
 		return fault.New(fault.Unavailable, "PostgreSQL at %s did not carry it out (%s): %s (SQLSTATE %s)", target, doing, pg.Message, pg.Code)
 	}
@@ -48,9 +52,9 @@ func failure(target string, err error, doing string) error {
 }
 
 // isPassing reports whether the same call may well succeed later: connections lost, limits reached, locks,
-// deadlocks, shutdowns, a standby, credentials being changed.
+// deadlocks, shutdowns, a standby.
 func isPassing(code string) bool {
-	for _, class := range []string{"08", "53", "57", "40", "28", "25", "3D", "55", "58"} {
+	for _, class := range []string{"08", "53", "57", "40", "25", "3D", "55", "58"} {
 		if strings.HasPrefix(code, class) {
 			return true
 		}

@@ -128,6 +128,15 @@ func (l *Ledger) within(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, 2*l.timeout)
 }
 
+// Target names the server and database for people, as Ledger.Target does. It dials nothing.
+func (o Options) Target() (string, error) {
+	cfg, err := o.poolConfig()
+	if err != nil {
+		return "", err
+	}
+	return targetOf(cfg.ConnConfig), nil
+}
+
 func (o Options) timeout() time.Duration {
 	if o.Timeout <= 0 {
 		return DefaultTimeout

@@ -134,7 +134,14 @@ func openMigrator(o Options) (*migrator, error) {
 
 func (db *migrator) Close() { _ = db.DB.Close() }
 
-func (db *migrator) fail(err error, doing string) error { return failure(db.target, err, doing) }
+// fail is failure, but a missing right means another role here: only the owner may migrate.
+func (db *migrator) fail(err error, doing string) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == stateNoRight {
+		return fault.New(fault.Unavailable, "the role of the database URL may not do this at %s (%s): %s", db.target, doing, pg.Message).
+			WithHint("name the URL of the role that owns the schema, with --database-url or DROPCTL_DATABASE_URL")
+	}
+	return failure(db.target, err, doing)
+}
 
 // run carries out steps, alone among all processes. A step that waits too long for a table is tried again.
 func (db *migrator) run(ctx context.Context, steps func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]MigrationStep, error) {

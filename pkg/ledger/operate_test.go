@@ -124,7 +124,7 @@ func TestOneReconcileRunAtATime(t *testing.T) {
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := run.Finish(cancelled, fault.VerdictOK, map[string]int{"lots": 3}); err != nil {
+	if err := run.Finish(cancelled, Outcome{Verdict: fault.VerdictOK, Report: map[string]int{"lots": 3}}); err != nil {
 		t.Fatal(err)
 	}
 	last, err := other.LastRun(t.Context())
@@ -135,8 +135,53 @@ func TestOneReconcileRunAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.Finish(t.Context(), fault.VerdictDrift, nil); err != nil {
+	if err := again.Abandon(cancelled, "Redis is away"); err != nil {
 		t.Error(err)
+	}
+	if last, err := other.LastRun(t.Context()); err != nil || last.Actor != "cron" {
+		t.Errorf("a run without a verdict counts as the last: %+v, %v", last, err)
+	}
+}
+
+// TestARunLeavesWhatItDidNotLookAt goes from a run of all lots over runs of one to a run that misses one.
+func TestARunLeavesWhatItDidNotLookAt(t *testing.T) {
+	l, _ := newLedger(t)
+	finish := func(whole bool, lots ...LotVerdict) (found []drop.LotID) {
+		t.Helper()
+		run, err := l.StartRun(t.Context(), "cron", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run.Finish(t.Context(), Outcome{Verdict: fault.VerdictOK, Lots: lots, Whole: whole}); err != nil {
+			t.Fatal(err)
+		}
+		list, err := l.FoundLots(t.Context())
+		for _, v := range list {
+			found = append(found, v.Lot)
+		}
+		if err != nil || len(list) > 0 && (list[0].Verdict != fault.VerdictDrift || list[0].Checked.IsZero()) {
+			t.Errorf("%+v, %v", list, err)
+		}
+		return found
+	}
+	bad := func(lot drop.LotID) LotVerdict {
+		return LotVerdict{Lot: lot, Verdict: fault.VerdictDrift, Finding: true}
+	}
+	good := func(lot drop.LotID) LotVerdict { return LotVerdict{Lot: lot, Verdict: fault.VerdictOK} }
+	for i, step := range []struct {
+		found []drop.LotID
+		want  string
+	}{
+		{finish(true, bad("a"), bad("b"), good("c")), "a b"},
+		{finish(false, good("c")), "a b"},
+		{finish(false, good("a")), "b"},
+		{finish(false, bad("c")), "b c"},
+		{finish(true, good("a"), bad("c")), "c"},
+		{finish(true), ""},
+	} {
+		if got := strings.Join(texts(step.found), " "); got != step.want {
+			t.Errorf("step %d: found %q, want %q", i, got, step.want)
+		}
 	}
 }
 
@@ -326,4 +371,36 @@ func TestASilentServerIsUnavailable(t *testing.T) {
 	})
 	l.Close()
 	wantTotals(t, direct, "lot", 10, 0, 0)
+}
+
+func TestAWrongPasswordIsToldPlainly(t *testing.T) {
+	_, db := newLedger(t)
+	_, err := Open(t.Context(), Options{URL: db.URL(lab.App), Password: "wrong"})
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "refuses the credentials") || !strings.Contains(fault.HintOf(err), "--database-password-file") {
+		t.Errorf("%v, hint %q", err, fault.HintOf(err))
+	}
+}
+
+func TestDeadLettersAndRefundsAreListedNewestFirst(t *testing.T) {
+	l, _ := newLedger(t)
+	r := seeded(t, l, "lot", 5)
+	a := r.hold("ann", 1)
+	r.confirm(a, 1, "pay")
+	r.paidLate(a, "twice")
+	r.paidLate(a, "thrice")
+	apply(t, l, r.take()...)
+	for _, raw := range []string{"x", "y"} {
+		for range 2 {
+			if _, err := l.Apply(t.Context(), nil, []drop.Poison{{Raw: raw, Reason: "it is " + raw}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if due, err := l.NewestRefundsDue(t.Context(), 1); err != nil || len(due) != 1 || due[0].Ref != "thrice" {
+		t.Errorf("%+v, %v", due, err)
+	}
+	groups, err := l.DeadGroups(t.Context(), 10)
+	if err != nil || len(groups) != 2 || groups[0].Reason != "it is y" || groups[0].Code != fault.Invalid || groups[0].Count == 0 || groups[0].Newest.IsZero() {
+		t.Errorf("%+v, %v", groups, err)
+	}
 }

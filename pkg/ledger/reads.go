@@ -216,3 +216,30 @@ func (l *Ledger) DeadLetters(ctx context.Context, lot drop.LotID, before int64, 
 	})
 	return list, l.fail(err, "listing dead letters")
 }
+
+// DeadGroup are the dead letters of one lot with one code and reason.
+type DeadGroup struct {
+	Code   fault.Code
+	Lot    drop.LotID // "" where it is not known
+	Reason string
+	Count  int64
+	Newest time.Time
+}
+
+// DeadGroups returns the groups with the newest dead letters, newest first.
+func (l *Ledger) DeadGroups(ctx context.Context, limit int) ([]DeadGroup, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	rows, err := l.pool.Query(ctx, `SELECT code, lot, reason, count(*), max(recorded_at) FROM dead_letters
+		GROUP BY code, lot, reason ORDER BY max(id) DESC LIMIT $1`, limit)
+	if err != nil {
+		return nil, l.fail(err, "listing dead letters")
+	}
+	groups, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (DeadGroup, error) {
+		var g DeadGroup
+		err := row.Scan(&g.Code, &g.Lot, &g.Reason, &g.Count, &g.Newest)
+		g.Newest = g.Newest.UTC()
+		return g, err
+	})
+	return groups, l.fail(err, "listing dead letters")
+}

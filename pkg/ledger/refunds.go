@@ -34,12 +34,23 @@ func refundDue(ev drop.Event, user string, why Why) RefundDue {
 	return RefundDue{ev.Reservation, user, ev.Qty, ev.Ref, why, ev.Watermark(), ev.Time}
 }
 
+const refundDueColumns = `lot, n, attempt, user_id, units, ref, why, epoch, seq, event_at`
+
 // RefundsDue lists what is still due, oldest first: of one lot or, for "", of all; at most limit (0: all).
 func (l *Ledger) RefundsDue(ctx context.Context, lot drop.LotID, limit int) ([]RefundDue, error) {
+	return l.refundsDue(ctx, `SELECT `+refundDueColumns+` FROM refunds_due
+		WHERE settled_at IS NULL AND ($1 = '' OR lot = $1) ORDER BY id LIMIT nullif($2, 0)`, string(lot), limit)
+}
+
+// NewestRefundsDue lists what became due last and still is, newest first.
+func (l *Ledger) NewestRefundsDue(ctx context.Context, limit int) ([]RefundDue, error) {
+	return l.refundsDue(ctx, `SELECT `+refundDueColumns+` FROM refunds_due WHERE settled_at IS NULL ORDER BY id DESC LIMIT $1`, limit)
+}
+
+func (l *Ledger) refundsDue(ctx context.Context, query string, args ...any) ([]RefundDue, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	rows, err := l.pool.Query(ctx, `SELECT lot, n, attempt, user_id, units, ref, why, epoch, seq, event_at FROM refunds_due
-		WHERE settled_at IS NULL AND ($1 = '' OR lot = $1) ORDER BY id LIMIT nullif($2, 0)`, string(lot), limit)
+	rows, err := l.pool.Query(ctx, query, args...)
 	if err != nil {
 		return nil, l.fail(err, "listing refunds due")
 	}

@@ -246,7 +246,7 @@ func (row *Row) settle(s sight) {
 	case fault.VerdictStopped:
 		row.Finding, row.Next = true, "dropctl explain "+row.Reason
 	case fault.VerdictMissing:
-		row.Finding, row.Next = true, "dropctl restore "+string(row.Lot)
+		row.Finding, row.Next = true, fault.Announce("dropctl restore "+string(row.Lot))
 		if !s.ledger.Seen {
 			row.Next = "dropctl seed " + string(row.Lot)
 		}

@@ -240,7 +240,7 @@ func (w *Worker) applied(did drop.Applied) {
 	w.done.duplicates.Add(int64(did.Duplicates))
 	w.done.parked.Add(int64(did.Dead))
 	if did.Dead > 0 {
-		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl outbox list")
+		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl status")
 	}
 	for _, stopped := range did.Stopped {
 		w.log.Error("the ledger folds no more events of this lot", "lot", stopped.Lot, "reason", stopped.Code,

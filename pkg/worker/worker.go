@@ -218,7 +218,7 @@ func (w *Worker) Run(ctx context.Context) (Summary, error) {
 	sum := w.done.summary()
 	if err == nil && w.opt.UntilIdle && sum.Parked > 0 {
 		err = fault.New(fault.Partial, "%d events could not be recorded and were parked as dead letters", sum.Parked).
-			WithHint("look at them: dropctl outbox list").With("parked", sum.Parked)
+			WithHint("look at them: dropctl status").With("parked", sum.Parked)
 	}
 	if fatal(err) {
 		w.log.Error("worker stopped: nothing more is acknowledged", "error", err, "code", fault.CodeOf(err), "next", fault.HintOf(err))

@@ -65,8 +65,12 @@ func (l reconcileLedger) StartRun(ctx context.Context, start reconcile.Start) (f
 	}
 	return func(report reconcile.Report, err error) error {
 		if err != nil {
-			return run.Finish(ctx, fault.CodeOf(err), map[string]string{"error": fault.As(err).Error()})
+			return run.Abandon(ctx, fault.As(err).Error())
 		}
-		return run.Finish(ctx, report.Verdict, report)
+		o := ledger.Outcome{Verdict: report.Verdict, Report: report, Whole: len(start.Lots) == 0 && start.Group == ""}
+		for _, row := range report.Rows {
+			o.Lots = append(o.Lots, ledger.LotVerdict{Lot: row.Lot, Verdict: row.Verdict, Finding: row.Finding})
+		}
+		return run.Finish(ctx, o)
 	}, nil
 }

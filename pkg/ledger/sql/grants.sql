@@ -1,7 +1,7 @@
 -- What dropctl needs at run time, and nothing more. {role} is the quoted name of its role, {schema} that of the schema.
 -- Given anew each time, so that a right taken back in a later version is really gone.
 REVOKE ALL ON settings, dropctl_migrations, lots, lot_epochs, reservation_events, waiting_events, dead_letters, reservations,
-    pending_allocations, order_ledger, refunds_due, apply_budget, workers, reconcile_runs FROM {role};
+    pending_allocations, order_ledger, refunds_due, apply_budget, workers, reconcile_runs, lot_verdicts FROM {role};
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON settings, dropctl_migrations TO {role};
 GRANT UPDATE (server) ON settings TO {role};
@@ -10,4 +10,4 @@ GRANT SELECT, INSERT ON lot_epochs, reservation_events, dead_letters, order_ledg
 GRANT SELECT, INSERT, UPDATE ON lots, reservations, pending_allocations, reconcile_runs TO {role};
 GRANT SELECT, INSERT, DELETE ON waiting_events TO {role};
 GRANT SELECT, UPDATE ON apply_budget TO {role};
-GRANT SELECT, INSERT, UPDATE, DELETE ON workers TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON workers, lot_verdicts TO {role};
