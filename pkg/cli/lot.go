@@ -109,14 +109,6 @@ func (a *app) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
 	return fault.New(fault.NotFound, "there is no lot %s", lot)
 }
 
-// countUnits writes 1 unit, 2 units.
-func countUnits(n int64) string {
-	if n == 1 {
-		return "1 unit"
-	}
-	return strconv.FormatInt(n, 10) + " units"
-}
-
 // named puts a name into an error's hint, where it can only say LOT or ID. A hint that repeats a command stays as typed.
 func named(err error, word, name string) error {
 	if fault.Is(err, fault.OutcomeUnknown) {

@@ -94,7 +94,7 @@ func (a *app) confirmRefund(ctx context.Context, s *stock.Stock, q drop.SettleRe
 	if r.User != "" {
 		who = " (" + r.User + ")"
 	}
-	return a.confirm(ctx, fmt.Sprintf("refund %s of %s%s? this cannot be undone", countUnits(units), q.ID, who))
+	return a.confirm(ctx, fmt.Sprintf("refund %s of %s%s? this cannot be undone", drop.CountUnits(units), q.ID, who))
 }
 
 // noteCut says that the lot's max_hold allowed less than was asked for.
@@ -225,12 +225,12 @@ func planRefund(r drop.Reservation, q drop.SettleRequest) (drop.Reservation, err
 }
 
 func otherState(code fault.Code, r drop.Reservation) error {
-	return fault.New(code, "the reservation is %s (%s)", r.State, countUnits(r.Qty))
+	return fault.New(code, "the reservation is %s (%s)", r.State, drop.CountUnits(r.Qty))
 }
 
 // tooMany names the field that asks for more than the reservation has.
 func tooMany(field string, q drop.SettleRequest, r drop.Reservation) error {
-	return fault.New(fault.Conflict, "%s is more than the reservation has: it is %s (%s)", field, r.State, countUnits(r.Qty)).
+	return fault.New(fault.Conflict, "%s is more than the reservation has: it is %s (%s)", field, r.State, drop.CountUnits(r.Qty)).
 		WithField(field).WithHint("see its units: dropctl reservation show %s", q.ID)
 }
 

@@ -84,6 +84,14 @@ func TestTablesAreAlignedOnATerminal(t *testing.T) {
 	}
 }
 
+func TestAnEmptyListIsToldOfOnATerminal(t *testing.T) {
+	_, env := newShop(t, 4)
+	exit, seen := onTerminal(t.Context(), t, "", "reservation", "list", "--database-url", env["DROPCTL_DATABASE_URL"])
+	if exit != 0 || !strings.Contains(seen, "the ledger has no such reservation") {
+		t.Errorf("exit %d\n%s", exit, seen)
+	}
+}
+
 func TestStatusIsRedrawnOnATerminal(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()

@@ -2,6 +2,7 @@
 package drop
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,4 +210,12 @@ func JoinLots(lots []LotID) string {
 		parts[i] = string(l)
 	}
 	return strings.Join(parts, ", ")
+}
+
+// CountUnits writes a number of units as people do: 1 unit, 2 units.
+func CountUnits(n int64) string {
+	if n == 1 {
+		return "1 unit"
+	}
+	return strconv.FormatInt(n, 10) + " units"
 }

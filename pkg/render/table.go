@@ -22,7 +22,8 @@ func (p *Printer) table(v reflect.Value, s shape) (string, error) {
 func (p *Printer) rows(v reflect.Value, all shape) string {
 	var s shape
 	for _, c := range all {
-		if c.header != "" && (!c.wide || p.o.Format == Wide) && !(c.ifSet && p.o.Stream.TTY && isUnset(v, c)) {
+		saysNothing := c.ifSet && p.o.Stream.TTY && isUnset(v, c)
+		if c.header != "" && (!c.wide || p.o.Format == Wide) && !saysNothing {
 			s = append(s, c)
 		}
 	}
@@ -71,7 +72,7 @@ func (p *Printer) record(v reflect.Value, s shape) (string, error) {
 		case block != "":
 			fmt.Fprintf(&below, "\n%s\n%s", p.o.Stream.Paint(term.Strong, c.header), block)
 		case isBlock:
-		case len(p.o.Fields) > 0, p.cellText(field) != "" && !(c.ifSet && isEmpty(field)):
+		case len(p.o.Fields) > 0, p.cellText(field) != "" && (!c.ifSet || !isEmpty(field)):
 			lines = append(lines, []string{c.header, p.cell(field)})
 		}
 	}

@@ -109,7 +109,7 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 		e = fault.New(code, "the reservation is in another state than the call expects")
 		if record := strings.Join(f[min(3, len(f)):], "\t"); record != "" {
 			if r, err := parseRecord(lot, "", record); err == nil {
-				e = fault.New(code, "the reservation is %s (%d units)", r.State, r.Qty).With("state", string(r.State)).With("qty", r.Qty)
+				e = fault.New(code, "the reservation is %s (%s)", r.State, drop.CountUnits(r.Qty)).With("state", string(r.State)).With("qty", r.Qty)
 			}
 		}
 	}
