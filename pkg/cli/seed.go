@@ -42,8 +42,10 @@ nothing is. A foreign file's columns are named with --map; own names stay valid,
 out, and what is not named is not read.
 
 Running it again is safe: it finishes what a crash left half done and changes nothing else. A stock
-that somebody adjusted since the last seed is kept, unless --overwrite-adjustments is given. Stock
-that Redis has lost is never made anew: that is what dropctl restore is for.`,
+that was changed since a seed last named it is kept, and a seed that names another one refused,
+unless --overwrite-adjustments is given: by lot adjust, or by a refund with --no-restock, after
+which the file has to name as many units less. Stock that Redis has lost is never made anew: that
+takes dropctl restore, which comes in a later version.`,
 		Example: `  dropctl seed truffle-99 --stock 40 --limit 2 --hold 10m
   dropctl seed -f lots.csv --dry-run
   dropctl seed -f export.csv --map lot=SKU,stock=Available

@@ -22,6 +22,7 @@ type Lot struct {
 	StoppedAt     time.Time
 	AdjustActor   string // who changed the capacity last; "" if nobody did since the first load
 	AdjustReason  string
+	Seeded        *int64 // the stock that the last seed named; nil: not known
 	CreatedBy     string
 	CreatedAt     time.Time
 
@@ -29,14 +30,14 @@ type Lot struct {
 }
 
 const lotColumns = `lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, held, sold, epoch, seq, hash, open_epoch,
-	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, created_by, created_at`
+	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, seeded_stock, created_by, created_at`
 
 func scanLot(row pgx.CollectableRow) (Lot, error) {
 	var l Lot
 	var hold, maxHold int64
 	var opens, closes, eventAt, foldedAt, stoppedAt *time.Time
 	err := row.Scan(&l.Lot, &l.Name, &l.Stock, &l.Limit, &hold, &maxHold, &opens, &closes, &l.Late, &l.Status, &l.Held, &l.Sold, &l.Watermark.Epoch, &l.Watermark.Seq, &l.hash, &l.OpenEpoch,
-		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.CreatedBy, &l.CreatedAt)
+		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.CreatedBy, &l.CreatedAt)
 	l.Hold, l.MaxHold = time.Duration(hold)*time.Millisecond, time.Duration(maxHold)*time.Millisecond
 	l.Opens, l.Closes, l.EventAt, l.FoldedAt, l.StoppedAt = timeOf(opens), timeOf(closes), timeOf(eventAt), timeOf(foldedAt), timeOf(stoppedAt)
 	l.CreatedAt = l.CreatedAt.UTC()
@@ -96,10 +97,10 @@ func (l *Ledger) CreateLot(ctx context.Context, def drop.Definition, actor strin
 	defer cancel()
 	// A dead letter may be all that is known of the lot, so that it counts as an event that arrived.
 	// xmax is 0 for a row that this statement inserted.
-	const q = `INSERT INTO lots AS l (lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, created_by, seen)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, EXISTS (SELECT FROM dead_letters WHERE lot = $1))
-		ON CONFLICT (lot) DO UPDATE SET (name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status) =
-			(EXCLUDED.name, EXCLUDED.capacity, EXCLUDED.user_limit, EXCLUDED.hold_ms, EXCLUDED.max_hold_ms, EXCLUDED.opens, EXCLUDED.closes, EXCLUDED.late, EXCLUDED.status)
+	const q = `INSERT INTO lots AS l (lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, created_by, seeded_stock, seen)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $3, EXISTS (SELECT FROM dead_letters WHERE lot = $1))
+		ON CONFLICT (lot) DO UPDATE SET (name, capacity, seeded_stock, user_limit, hold_ms, max_hold_ms, opens, closes, late, status) =
+			(EXCLUDED.name, EXCLUDED.capacity, EXCLUDED.seeded_stock, EXCLUDED.user_limit, EXCLUDED.hold_ms, EXCLUDED.max_hold_ms, EXCLUDED.opens, EXCLUDED.closes, EXCLUDED.late, EXCLUDED.status)
 			WHERE NOT l.seen
 		RETURNING xmax = 0`
 	err = l.pool.QueryRow(ctx, q, string(def.Lot), def.Name, def.Stock, def.Limit, def.Hold.Milliseconds(), def.MaxHold.Milliseconds(),
@@ -108,6 +109,26 @@ func (l *Ledger) CreateLot(ctx context.Context, def drop.Definition, actor strin
 		return false, nil
 	}
 	return created, l.fail(err, "creating a lot")
+}
+
+// AgreeStocks remembers the stock that a seed names for each lot, so that the next seed can tell whether anybody
+// changed it since. A lot that the ledger does not know is left out.
+func (l *Ledger) AgreeStocks(ctx context.Context, stocks map[drop.LotID]int64) error {
+	lots, units := make([]string, 0, len(stocks)), make([]int64, 0, len(stocks))
+	for lot, stock := range stocks {
+		lots, units = append(lots, string(lot)), append(units, stock)
+	}
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+		// Locked in the order of ids, as every writer does.
+		if _, err := tx.Exec(ctx, `SELECT FROM lots WHERE lot = ANY($1) ORDER BY lot FOR UPDATE`, lots); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE lots l SET seeded_stock = t.stock FROM unnest($1::text[], $2::bigint[]) AS t(lot, stock) WHERE l.lot = t.lot`, lots, units)
+		return err
+	})
+	return l.fail(err, "remembering what was seeded")
 }
 
 // IssueRequest says for whom an epoch is issued.

@@ -195,9 +195,9 @@ func (l fakeLedger) CreateLot(ctx context.Context, d drop.Definition, _ string) 
 	err = l.call(ctx, func() error {
 		known := l.ledger[d.Lot]
 		if created = known == nil; created {
-			l.ledger[d.Lot] = &Lot{LedgerLot: drop.LedgerLot{Definition: d}}
+			l.ledger[d.Lot] = &Lot{LedgerLot: drop.LedgerLot{Definition: d}, Seeded: &d.Stock}
 		} else if !known.Seen {
-			known.Definition = d
+			known.Definition, known.Seeded = d, &d.Stock
 		}
 		return nil
 	})
@@ -215,6 +215,15 @@ func (l fakeLedger) IssueEpoch(ctx context.Context, id drop.LotID, _, _ string) 
 		return nil
 	})
 	return epoch, closing, err
+}
+
+func (l fakeLedger) AgreeStocks(ctx context.Context, stocks map[drop.LotID]int64) error {
+	return l.call(ctx, func() error {
+		for id, stock := range stocks {
+			l.ledger[id].Seeded = &stock
+		}
+		return nil
+	})
 }
 
 func (l fakeLedger) Record(ctx context.Context, events []drop.Event) error {

@@ -2,6 +2,7 @@ package seed
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -36,6 +37,8 @@ type step struct {
 	target  drop.Definition
 	changes []FieldChange
 	state   drop.LotState // Redis' own, as planned on or after the change; zero for a lot it has not
+	seeded  *int64        // the stock that the last seed named; nil: not known
+	line    int           // of the file; 0: named by flags
 	unseen  bool          // the ledger has seen no event of it, or will not have until record
 	dry     bool
 	err     error
@@ -111,7 +114,7 @@ func planLoaded(row Row, l Lot, state drop.LotState) *step {
 	present := state.Definition
 	present.Stock = state.Capacity
 	id := present.Lot
-	st := &step{action: Unchanged, target: row.over(present), state: state, unseen: !l.Seen,
+	st := &step{action: Unchanged, target: row.over(present), state: state, seeded: l.Seeded, line: row.Line, unseen: !l.Seen,
 		loadedAfter: drop.Watermark{Epoch: state.Epoch, Seq: l.Watermark.Seq}}
 	if l.OpenEpoch != state.Epoch {
 		return st.stop(Blocked, fault.New(fault.Conflict, "Redis has epoch %d of lot %s, the ledger has issued %d: a restore broke off", state.Epoch, id, l.OpenEpoch).
@@ -180,7 +183,7 @@ func (s *seeder) checkAdjustments(ctx context.Context, steps []*step, known map[
 	}
 	for _, st := range steps {
 		if events, asked := newer[st.target.Lot]; asked {
-			if err := adjusted(known[st.target.Lot], st.state, events); err != nil {
+			if err := adjusted(st, known[st.target.Lot], events); err != nil {
 				st.stop(Refused, err)
 			}
 		}
@@ -188,8 +191,16 @@ func (s *seeder) checkAdjustments(ctx context.Context, steps []*step, known map[
 	return nil
 }
 
-// adjusted returns an error if the capacity's newest change is not a seed's, or if that cannot be told.
-func adjusted(l Lot, state drop.LotState, newer []drop.Event) error {
+// withoutRestock is the reason that the ledger notes for a refund whose units are not sold again.
+const withoutRestock = "refund without restock"
+
+// adjusted returns an error if the capacity is not the one that the last seed named and its newest change is not a
+// seed's, or if that cannot be told.
+func adjusted(st *step, l Lot, newer []drop.Event) error {
+	capacity := st.state.Capacity
+	if st.seeded != nil && *st.seeded == capacity {
+		return nil
+	}
 	actor, reason := l.AdjustActor, l.AdjustReason
 	next := l.Seq + 1
 	for _, e := range newer {
@@ -200,19 +211,32 @@ func adjusted(l Lot, state drop.LotState, newer []drop.Event) error {
 		case e.Kind == drop.KindAdjusted:
 			actor, reason = e.Actor, e.Reason
 		case e.Kind == drop.KindRefunded && !e.Restock:
-			actor, reason = e.Actor, "refund without restock"
+			actor, reason = e.Actor, withoutRestock
 		}
 	}
-	id := state.Lot
-	if next <= state.Seq {
-		return fault.New(fault.Conflict, "the ledger is behind lot %s: it cannot be told who set its stock of %d", id, state.Capacity).
+	id := st.target.Lot
+	if next <= st.state.Seq {
+		return fault.New(fault.Conflict, "the ledger is behind lot %s: it cannot be told who set its stock of %d", id, capacity).
 			WithHint("let it catch up: dropctl worker --until-idle; or use --overwrite-adjustments")
 	}
 	if reason == Reason || (reason == "" && actor == "") {
 		return nil
 	}
-	return fault.New(fault.Conflict, "the stock of lot %s was changed to %d by %s (%s) since the last seed", id, state.Capacity, named(actor), named(reason)).
-		WithHint("correct the file, or repeat with --overwrite-adjustments")
+	err := fault.New(fault.Conflict, "the stock of lot %s was changed to %d by %s (%s) since the last seed", id, capacity, named(actor), named(reason))
+	if st.seeded != nil && *st.seeded > capacity && reason == withoutRestock {
+		gone := *st.seeded - capacity
+		return err.WithHint("%s, since %d of its units are not to be sold again; to sell them, repeat with --overwrite-adjustments", st.wayToName(st.target.Stock-gone), gone)
+	}
+	return err.WithHint("%s to keep it, or repeat with --overwrite-adjustments", st.wayToName(capacity))
+}
+
+// wayToName says how the operator names another stock where this one was named.
+func (st *step) wayToName(stock int64) string {
+	stock = max(stock, 0)
+	if st.line == 0 {
+		return fmt.Sprintf("use --stock %d", stock)
+	}
+	return fmt.Sprintf("set the stock of %s to %d in line %d of the file", st.target.Lot, stock, st.line)
 }
 
 func named(text string) string {

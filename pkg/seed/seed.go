@@ -65,12 +65,14 @@ type Ledger interface {
 	Lots(ctx context.Context, lots []drop.LotID) ([]Lot, error)
 	// LockLots keeps other seeds and restores of these lots out until unlock is called.
 	LockLots(ctx context.Context, lots []drop.LotID) (unlock func(), err error)
-	// CreateLot makes the ledger know a lot. If it does, the definition replaces the one it has as long as
+	// CreateLot makes the ledger know a lot and what was seeded of it. If it does, the definition replaces the one it has as long as
 	// no event of the lot was seen.
 	CreateLot(ctx context.Context, d drop.Definition, actor string) (created bool, err error)
 	// IssueEpoch issues a lot's first epoch, the same one at every call, but fault.Conflict if the ledger has seen
 	// any event of the lot.
 	IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason string) (epoch int64, closing drop.Watermark, err error)
+	// AgreeStocks remembers the stock that this seed names for lots which the ledger knows.
+	AgreeStocks(ctx context.Context, stocks map[drop.LotID]int64) error
 	// Record applies events. One that the ledger has already changes nothing.
 	Record(ctx context.Context, events []drop.Event) error
 }
@@ -80,6 +82,7 @@ type Lot struct {
 	drop.LedgerLot
 	AdjustActor  string // who changed the capacity last
 	AdjustReason string // and why; "" if nobody did since the lot was created
+	Seeded       *int64 // the stock that the last seed named; nil: not known
 }
 
 // Options say how to seed.
@@ -168,6 +171,9 @@ func (s *seeder) chunk(ctx context.Context, rows []Row) ([]Item, error) {
 		return nil, err
 	}
 	if !s.o.DryRun {
+		if err := s.agree(ctx, steps); err != nil {
+			return nil, err
+		}
 		s.apply(ctx, steps)
 	}
 	items := make([]Item, len(steps))
@@ -175,6 +181,23 @@ func (s *seeder) chunk(ctx context.Context, rows []Row) ([]Item, error) {
 		items[i] = st.item()
 	}
 	return items, nil
+}
+
+// agree remembers the stocks that this seed names, also those that are so already: from now on only a change behind
+// this seed counts as made by somebody else. It comes before the changes, so that a crash between them leaves no stock
+// of a seed that looks like an operator's.
+func (s *seeder) agree(ctx context.Context, steps []*step) error {
+	stocks := map[drop.LotID]int64{}
+	for _, st := range steps {
+		loaded := st.action == Unchanged || st.action == Change
+		if st.err == nil && loaded && (st.seeded == nil || *st.seeded != st.target.Stock) {
+			stocks[st.target.Lot] = st.target.Stock
+		}
+	}
+	if len(stocks) == 0 {
+		return nil
+	}
+	return s.ledger.AgreeStocks(ctx, stocks)
 }
 
 // apply carries out what was planned. Every failure stays with its step.

@@ -133,15 +133,19 @@ func TestAdjustmentsAreKept(t *testing.T) {
 		adjust  func(s *shop)
 		refused bool
 	}{
-		"by hand, recorded":        {func(s *shop) { s.operator("a", 8); s.drain() }, true},
-		"by hand, not recorded":    {func(s *shop) { s.drain(); s.operator("a", 8) }, true},
-		"by hand, never recorded":  {func(s *shop) { s.operator("a", 8) }, true},
-		"by hand, then by a seed":  {func(s *shop) { s.operator("a", 8); s.drain(); seedOver(s, 7) }, false},
-		"by a seed, then by hand":  {func(s *shop) { seedOver(s, 7); s.operator("a", 8) }, true},
-		"by a seed":                {func(s *shop) { seedOver(s, 7) }, false},
-		"by a seed, recorded":      {func(s *shop) { seedOver(s, 7); s.drain() }, false},
-		"by nobody":                {func(s *shop) {}, false},
-		"unknown: ledger far back": {func(s *shop) { seedOver(s, 7); s.outbox = nil }, true},
+		"by hand, recorded":         {func(s *shop) { s.operator("a", 8); s.drain() }, true},
+		"by hand, not recorded":     {func(s *shop) { s.drain(); s.operator("a", 8) }, true},
+		"by hand, never recorded":   {func(s *shop) { s.operator("a", 8) }, true},
+		"by hand, then by a seed":   {func(s *shop) { s.operator("a", 8); s.drain(); seedOver(s, 7) }, false},
+		"by a seed, then by hand":   {func(s *shop) { seedOver(s, 7); s.operator("a", 8) }, true},
+		"by a seed":                 {func(s *shop) { seedOver(s, 7) }, false},
+		"by a seed, recorded":       {func(s *shop) { seedOver(s, 7); s.drain() }, false},
+		"by nobody":                 {func(s *shop) {}, false},
+		"ledger far back, a seed's": {func(s *shop) { seedOver(s, 7); s.outbox = nil }, false},
+		"ledger far back, by hand":  {func(s *shop) { s.operator("a", 8); s.outbox = nil }, true},
+		"by hand, a seed agreed":    {func(s *shop) { s.operator("a", 8); seedOver(s, 8) }, false},
+		"agreed, then by hand":      {func(s *shop) { s.operator("a", 8); seedOver(s, 8); s.operator("a", 9) }, true},
+		"there and back by hand":    {func(s *shop) { s.operator("a", 8); s.operator("a", 5) }, false},
 		"by a refund": {func(s *shop) {
 			st := s.redis["a"]
 			st.Capacity--
@@ -164,8 +168,16 @@ func TestAdjustmentsAreKept(t *testing.T) {
 			t.Errorf("%s: the capacity is %d", name, s.redis["a"].Capacity)
 		}
 	}
-	// What an operator made it is not overwritten by saying the same, nor by changing something else.
+	// A dry run agrees to nothing.
 	s := newShop()
+	mustRun(t, s, "lot,stock\na,5\n", Options{})
+	s.operator("a", 8)
+	mustRun(t, s, "lot,stock\na,8\n", Options{DryRun: true})
+	if items, err := run(t, s, "lot,stock\na,9\n", Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(fault.HintOf(err), "set the stock of a to 8 in line 2 of the file") {
+		t.Errorf("%+v, %v, hint %q", items, err, fault.HintOf(err))
+	}
+	// What an operator made it is not overwritten by saying the same, nor by changing something else.
+	s = newShop()
 	mustRun(t, s, "lot,stock\na,5\n", Options{})
 	s.operator("a", 8)
 	if it := mustRun(t, s, "lot,stock,limit\na,8,3\n", Options{})[0]; it.Result != ResultChanged {

@@ -60,7 +60,7 @@ func (l seedLedger) Lots(ctx context.Context, ids []drop.LotID) ([]seed.Lot, err
 	lots, err := l.Ledger.Lots(ctx, ids)
 	out := make([]seed.Lot, len(lots))
 	for i, lot := range lots {
-		out[i] = seed.Lot{LedgerLot: lot.LedgerLot, AdjustActor: lot.AdjustActor, AdjustReason: lot.AdjustReason}
+		out[i] = seed.Lot{LedgerLot: lot.LedgerLot, AdjustActor: lot.AdjustActor, AdjustReason: lot.AdjustReason, Seeded: lot.Seeded}
 	}
 	return out, err
 }

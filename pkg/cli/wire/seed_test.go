@@ -180,6 +180,9 @@ func TestSeedCreatesChangesAndKeeps(t *testing.T) {
 		}
 		s.drain(t)
 	}
+	// A seed that agrees with the adjustment makes it its own.
+	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
+	s.mustSeed(t, "lot,stock\nhat,21\n", seed.Options{})
 	s.mustSeed(t, "lot,stock\nhat,10\n", seed.Options{Overwrite: true})
 	s.drain(t)
 	s.mustSeed(t, "lot,stock\nhat,11\n", seed.Options{})
@@ -196,6 +199,8 @@ func TestSeedKeepsWhatARefundTookOut(t *testing.T) {
 	for _, drained := range []bool{false, true} {
 		if items, err := s.seed(t.Context(), t, "lot,stock\nhat,5\n", seed.Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(items[0].Message, "bob (refund without restock)") {
 			t.Errorf("drained %v: %+v, %v", drained, items, err)
+		} else if !strings.Contains(items[0].Hint, "set the stock of hat to 4 in line 2 of the file, since 1 of its units") {
+			t.Errorf("the hint is %q", items[0].Hint)
 		}
 		s.drain(t)
 	}
