@@ -139,7 +139,9 @@ Examples
 const filesText = `Read
   $XDG_CONFIG_HOME/dropctl/dropctl.yaml   settings (without XDG_CONFIG_HOME: ~/.config)
   /etc/dropctl/dropctl.yaml               settings, if the former does not exist
-  the file of --config                    instead of both; --config none reads no file
+  the file of --config                    instead of both; --config none reads no file;
+                                          commands that need no settings, such as version,
+                                          only warn if it cannot be read
   files named by --redis-password-file, --database-password-file, --api-key-file,
   and by references such as --database-url file:/run/secrets/database-url
   PGPASSFILE or ~/.pgpass                 PostgreSQL passwords

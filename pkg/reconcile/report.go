@@ -32,16 +32,16 @@ type Row struct {
 	Lot        drop.LotID    `json:"lot" table:"LOT,name"`
 	Verdict    fault.Code    `json:"verdict" table:"VERDICT"`
 	Finding    bool          `json:"finding"`
-	Reason     string        `json:"reason" table:"REASON"` // why it is frozen or stopped
+	Reason     string        `json:"reason" table:"REASON,ifset"` // why it is frozen or stopped
 	Redis      *Side         `json:"redis" table:"REDIS,wide"`
 	Ledger     *Side         `json:"ledger" table:"LEDGER,wide"`
 	LagEvents  int64         `json:"lag_events" table:"LAG"`
 	Lag        time.Duration `json:"lag_seconds" table:"LAG AGE"` // age of the oldest event not folded
 	Unfinished int64         `json:"sales_pending" table:"PENDING,wide"`
 	Records    int64         `json:"records_proven" table:"RECORDS,wide"`
-	Message    string        `json:"message" table:"MESSAGE"` // the first evidence, for people
+	Message    string        `json:"message" table:"MESSAGE,ifset"` // the first evidence, for people
 	Evidence   []Evidence    `json:"evidence"`
-	Next       string        `json:"next" table:"NEXT"` // the command to run next
+	Next       string        `json:"next" table:"NEXT,ifset"` // the command to run next
 }
 
 // Side is what one store says of a lot at its own watermark.

@@ -11,17 +11,17 @@ import (
 
 const (
 	columnGap = 2  // blanks between columns
-	leastWrap = 24 // a last column narrower than this is not worth wrapping
+	longText  = 24 // up to this a column is neither wrapped nor moved, and nothing is wrapped to less
 )
 
-// layout is a table for a terminal. It keeps to the terminal's width: a last column of text is wrapped;
-// where that is not enough, the widest columns of text go below their rows. Words stay whole.
+// layout is a table for a terminal. It keeps to the terminal's width if it can: a last column of long text is
+// wrapped; where that is not enough, columns of long text go below their rows, from the right. Words stay whole.
 type layout struct {
 	stream  term.Stream
 	headers []string
 	lines   [][]string
 	widths  []int
-	text    []bool // columns that may be wrapped or go below: no numbers, not the first
+	text    []bool // columns of long text, which may be wrapped or go below; never the first
 	right   []bool // columns of numbers
 	inRow   []int  // the columns that are printed in the row, in order
 	below   []int  // the others
@@ -36,11 +36,12 @@ func newLayout(stream term.Stream, headers []string, lines [][]string, s shape) 
 	}
 	for i := range columns {
 		number := s != nil && isNumber(s[i].typ)
-		l.widths, l.right, l.text = append(l.widths, l.widest(i)), append(l.right, number), append(l.text, i > 0 && !number)
+		l.widths, l.right = append(l.widths, l.widest(i)), append(l.right, number)
+		l.text = append(l.text, i > 0 && !number && l.widths[i] > longText)
 		l.inRow = append(l.inRow, i)
 	}
 	for l.tooWide() {
-		l.moveWidest()
+		l.moveBelow()
 	}
 	return l
 }
@@ -60,22 +61,21 @@ func (l *layout) widest(column int) int {
 // there is a column that may still go below.
 func (l *layout) tooWide() bool {
 	last := l.inRow[len(l.inRow)-1]
-	if l.start(last)+l.widths[last] <= l.stream.Width || l.text[last] && l.room(last) >= leastWrap {
+	if l.start(last)+l.widths[last] <= l.stream.Width || l.text[last] && l.room(last) >= longText {
 		return false
 	}
 	return slices.ContainsFunc(l.inRow, func(c int) bool { return l.text[c] })
 }
 
-func (l *layout) moveWidest() {
-	at := -1
-	for i, c := range l.inRow {
-		if l.text[c] && (at < 0 || l.widths[c] > l.widths[l.inRow[at]]) {
-			at = i
+// moveBelow takes the rightmost column of long text out of the row.
+func (l *layout) moveBelow() {
+	for i, c := range slices.Backward(l.inRow) {
+		if l.text[c] {
+			l.inRow = slices.Delete(l.inRow, i, i+1)
+			l.below = slices.Insert(l.below, 0, c)
+			return
 		}
 	}
-	l.below = append(l.below, l.inRow[at])
-	slices.Sort(l.below)
-	l.inRow = slices.Delete(l.inRow, at, at+1)
 }
 
 // start is where a column of the row begins; room is what the terminal has from there on.

@@ -366,6 +366,10 @@ func TestATableKeepsToTheTerminal(t *testing.T) {
 			}
 		}
 	}
+	got := print(t, Options{Stream: term.Stream{TTY: true, Width: 80}}, rows)
+	if !strings.Contains(got, "\ntruffle-99   12  evidence") || !strings.HasSuffix(got, "  NEXT: dropctl reconcile truffle-99\n") {
+		t.Errorf("got\n%s", got)
+	}
 	if got := print(t, Options{}, rows); !strings.Contains(got, "\t"+long+"\t") {
 		t.Errorf("off a terminal every row is one line: %q", got)
 	}
@@ -394,6 +398,13 @@ func TestWhatSaysNothingIsLeftOutForPeople(t *testing.T) {
 	}
 	if got := print(t, Options{Fields: []string{"key", "replayed"}}, record{}); got != "KEY\t\nREPLAYED\tfalse\n" {
 		t.Errorf("asked for: %q", got)
+	}
+	for _, tty := range []bool{true, false} {
+		if got := print(t, Options{Stream: term.Stream{TTY: tty, Width: 80}}, []struct {
+			Key string `json:"key"`
+		}{{"a"}}); got != "" {
+			t.Errorf("a list without columns: %q", got)
+		}
 	}
 	if got := print(t, Options{Format: JSONL}, record{}); got != `{"lot":"","limit":0,"key":"","replayed":false,"refused":{},"rows":[]}`+"\n" {
 		t.Errorf("programs get every field: %q", got)

@@ -27,6 +27,9 @@ func (p *Printer) rows(v reflect.Value, all shape) string {
 			s = append(s, c)
 		}
 	}
+	if len(s) == 0 {
+		return ""
+	}
 	var lines [][]string
 	for i := range v.Len() {
 		element := reflect.Indirect(v.Index(i))
