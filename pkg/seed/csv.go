@@ -61,7 +61,7 @@ func (b *reader) header(r *csv.Reader, names []string) ([]csvColumn, bool) {
 	var found [len(fieldNames)]bool
 	for i, name := range names {
 		at := b.csvPlace(r.FieldPos(i))
-		f, known, err := b.in.Map.field(name)
+		f, known, err := b.in.Map.field("column", name)
 		switch {
 		case err != nil:
 			b.problem(at, err)
@@ -96,8 +96,8 @@ func (b *reader) csvRow(r *csv.Reader, columns []csvColumn, record []string) {
 	var cells []cell
 	for i, column := range columns {
 		if column.used {
-			cells = append(cells, cell{column.field, record[i], b.csvPlace(r.FieldPos(i))})
+			cells = append(cells, cell{field: column.field, text: record[i], at: b.csvPlace(r.FieldPos(i))})
 		}
 	}
-	b.add(at, cells)
+	b.add(at, cells, len(b.problems))
 }

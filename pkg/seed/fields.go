@@ -33,6 +33,9 @@ func (f field) String() string { return fieldNames[f] }
 // required reports whether a lot cannot do without the field.
 func (f field) required() bool { return f == fieldLot || f == fieldStock }
 
+// counts reports whether the field holds a number of units.
+func (f field) counts() bool { return f == fieldStock || f == fieldLimit }
+
 // Fields lists the names of a lot's fields in the order that files and help use.
 func Fields() []string { return slices.Clone(fieldNames[:]) }
 

@@ -120,31 +120,31 @@ func (w *jsonWalker) object(at place, top bool) {
 	for w.tokens.More() && !w.failed && !w.b.full() {
 		token, keyAt := w.next()
 		name, _ := token.(string)
-		value, valueAt := w.next()
-		if top && name == "lots" && value == json.Delim('[') && !wrapper {
+		token, valueAt := w.next()
+		if top && name == "lots" && token == json.Delim('[') && !wrapper {
 			wrapper = true
 			w.list()
 			continue
 		}
-		text, plain := jsonText(value)
-		if !plain {
-			w.leave(value)
+		v := jsonValue(token)
+		if v.kind == nested {
+			w.leave(token)
 		}
-		keys.add(name, keyAt, text, valueAt, plain)
+		keys.add(name, keyAt, v, valueAt)
 	}
 	w.next()
 	keys.done(at, wrapper)
 }
 
-// jsonText returns a value as a cell would hold it; null is an empty cell.
-func jsonText(value json.Token) (text string, plain bool) {
-	switch v := value.(type) {
+// jsonValue returns a value as a cell would hold it; null is an empty cell.
+func jsonValue(token json.Token) value {
+	switch v := token.(type) {
 	case nil:
-		return "", true
+		return value{kind: plain}
 	case string:
-		return v, true
+		return value{v, quoted}
 	case json.Number:
-		return v.String(), true
+		return value{v.String(), plain}
 	}
-	return "", false
+	return value{kind: nested}
 }

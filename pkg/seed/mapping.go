@@ -49,8 +49,8 @@ func ParseMap(pairs []string) (Mapping, error) {
 }
 
 // field returns the field that a column holds. Without a mapping an unknown column is an error, because
-// it may be a misspelt one; with a mapping it is left out.
-func (m Mapping) field(column string) (f field, known bool, err error) {
+// it may be a misspelt one; with a mapping it is left out. what is how the error calls it: column or field.
+func (m Mapping) field(what, column string) (f field, known bool, err error) {
 	if f, ok := m.columns[column]; ok {
 		return f, true, nil
 	}
@@ -60,7 +60,7 @@ func (m Mapping) field(column string) (f field, known bool, err error) {
 	if len(m.columns) > 0 {
 		return 0, false, nil
 	}
-	return 0, false, unknownName("column", column, fieldNames[:], fault.Invalid)
+	return 0, false, unknownName(what, column, fieldNames[:], fault.Invalid)
 }
 
 // missing returns the mapped columns that are not among those given.

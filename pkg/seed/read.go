@@ -119,7 +119,7 @@ func Flags(texts map[string]string) (Row, error) {
 			cells = append(cells, cell{field: field(f), text: text})
 		}
 	}
-	b.add(place{}, cells)
+	b.add(place{}, cells, 0)
 	if err := b.err(); err != nil {
 		return Row{}, err
 	}
@@ -131,9 +131,10 @@ type place struct{ line, column int }
 
 // cell is the text of one field and where it stands.
 type cell struct {
-	field field
-	text  string
-	at    place
+	field  field
+	text   string
+	at     place
+	broken bool // a problem of it was reported already
 }
 
 // reader turns records of any format into rows and collects what is wrong.
@@ -145,12 +146,12 @@ type reader struct {
 	column   int   // its column
 	clock    zones
 	rows     []Row
-	seen     map[drop.LotID]int // line of each lot
+	seen     map[drop.LotID]place // where each lot is named
 	problems []Problem
 }
 
 func newReader(in Input, data []byte) *reader {
-	b := &reader{in: in, data: data, starts: []int{0}, column: 1, seen: map[drop.LotID]int{}}
+	b := &reader{in: in, data: data, starts: []int{0}, column: 1, seen: map[drop.LotID]place{}}
 	for i, c := range data {
 		if c == '\n' {
 			b.starts = append(b.starts, i+1)
@@ -200,13 +201,17 @@ func (b *reader) problem(at place, err error) {
 	b.problems = append(b.problems, Problem{Line: at.line, Column: at.column, Field: e.Field, Message: e.Error(), Hint: fault.HintOf(e)})
 }
 
-// add takes one record. A record with a problem is not kept, but is looked at to its end.
-func (b *reader) add(at place, cells []cell) {
+// add takes one record, before which there were so many problems. A record with a problem is not kept, but is looked
+// at to its end.
+func (b *reader) add(at place, cells []cell, before int) {
 	row := Row{Line: at.line}
 	places := map[field]place{}
-	before := len(b.problems)
 	for _, c := range cells {
 		places[c.field] = c.at
+		if c.broken {
+			row.given[c.field] = true
+			continue
+		}
 		if err := row.set(c.field, c.text, &b.clock); err != nil {
 			b.problem(c.at, err)
 		}
@@ -223,12 +228,17 @@ func (b *reader) add(at place, cells []cell) {
 	if id == "" || b.full() {
 		return
 	}
+	here := places[fieldLot]
 	if first, twice := b.seen[id]; twice {
-		b.problem(places[fieldLot], fault.New(fault.Invalid, "lot %s stands in lines %d and %d", id, first, at.line).
+		where := fmt.Sprintf("in lines %d and %d", first.line, here.line)
+		if first.line == here.line {
+			where = fmt.Sprintf("twice in line %d, in columns %d and %d", here.line, first.column, here.column)
+		}
+		b.problem(here, fault.New(fault.Invalid, "lot %s stands %s", id, where).
 			WithField("lot").WithHint("keep one of them"))
 		return
 	}
-	b.seen[id] = at.line
+	b.seen[id] = here
 	if len(b.problems) == before {
 		b.rows = append(b.rows, row)
 	}

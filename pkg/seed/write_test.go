@@ -22,11 +22,14 @@ func writeCSV(rows []Row) string {
 }
 
 func writeJSON(rows []Row) string {
-	var list []map[string]string
+	var list []map[string]any
 	for _, r := range rows {
-		m := map[string]string{}
+		m := map[string]any{}
 		for i, text := range texts(r) {
 			m[Fields()[i]] = text
+			if field(i).counts() {
+				m[Fields()[i]] = json.Number(text)
+			}
 		}
 		list = append(list, m)
 	}

@@ -79,28 +79,32 @@ func (b *reader) yamlLot(n *yaml.Node, top bool) {
 	keys := b.keys()
 	wrapper := false
 	for i := 0; i+1 < len(n.Content) && !b.full(); i += 2 {
-		name, value := n.Content[i], n.Content[i+1]
-		if top && name.Value == "lots" && value.Kind == yaml.SequenceNode && !wrapper {
+		name, node := n.Content[i], n.Content[i+1]
+		if top && name.Value == "lots" && node.Kind == yaml.SequenceNode && !wrapper {
 			wrapper = true
-			b.yamlList(value)
+			b.yamlList(node)
 			continue
 		}
-		text, plain := yamlText(value)
-		keys.add(name.Value, yamlPlace(name), text, yamlPlace(value), plain)
+		keys.add(name.Value, yamlPlace(name), yamlValue(node), yamlPlace(node))
 	}
 	keys.done(yamlPlace(n), wrapper)
 }
 
-// yamlText returns a value as it is written, so that an id such as 007 stays what it is; null is an empty cell.
-func yamlText(n *yaml.Node) (text string, plain bool) {
+// yamlValue returns a value as it is written, so that an id such as 007 stays what it is; null is an empty cell.
+func yamlValue(n *yaml.Node) value {
 	if n.Kind != yaml.ScalarNode {
-		return "", false
+		return value{kind: nested}
 	}
 	switch n.ShortTag() {
 	case "!!null":
-		return "", true
-	case "!!str", "!!int", "!!float", "!!bool", "!!timestamp":
-		return n.Value, true
+		return value{kind: plain}
+	case "!!str":
+		if n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
+			return value{n.Value, quoted}
+		}
+		return value{n.Value, plain}
+	case "!!int", "!!float", "!!bool", "!!timestamp":
+		return value{n.Value, plain}
 	}
-	return "", false
+	return value{kind: nested}
 }
