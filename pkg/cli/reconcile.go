@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +31,8 @@ sale goes on. Nothing is changed; the run is recorded.
   frozen   nothing can be bought: the shard or lot is shut
   stopped  the ledger folds no more events of the lot
   missing  the ledger knows the lot, Redis does not have it
+
+People get one line and the lots that are not ok; -o wide and -o json have them all.
 
 --deep also compares every reservation, every user's counters, every due hold and the sales. The
 exit status is 6 if there is a finding. For cron: with -q it prints nothing while all is well, and
@@ -105,9 +109,44 @@ func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine boo
 	silent := a.cfg.Quiet && report.Err() == nil && !render.Format(a.cfg.Output).Structured()
 	if !silent {
 		report.Took = report.Took.Round(time.Millisecond)
-		if err := a.print(report); err != nil {
+		if err := a.printReport(report); err != nil {
 			return err
 		}
 	}
 	return report.Err()
+}
+
+// printReport spares people what is in order: they get one line, and the rows of the other lots.
+func (a *app) printReport(r reconcile.Report) error {
+	if render.Format(a.cfg.Output) != render.Table || len(a.fields) > 0 || a.jq != "" {
+		return a.print(r)
+	}
+	if err := a.out.Text(reportLine(r)+"\n", r); err != nil {
+		return err
+	}
+	rows := slices.DeleteFunc(slices.Clone(r.Rows), func(row reconcile.Row) bool { return row.Verdict == fault.VerdictOK })
+	if len(rows) == 0 {
+		return nil
+	}
+	return a.print(rows)
+}
+
+// reportLine says how many lots ended how; what did not occur is left out.
+func reportLine(r reconcile.Report) string {
+	text := fmt.Sprintf("%d lot%s ok", r.OK, plural(r.OK))
+	for _, part := range []struct {
+		n       int
+		verdict fault.Code
+	}{
+		{r.Lagging, fault.VerdictLagging}, {r.Drift, fault.VerdictDrift}, {r.Frozen, fault.VerdictFrozen},
+		{r.Stopped, fault.VerdictStopped}, {r.Missing, fault.VerdictMissing},
+	} {
+		if part.n > 0 {
+			text += fmt.Sprintf(", %d %s", part.n, part.verdict)
+		}
+	}
+	if r.Deep {
+		text += fmt.Sprintf("; %d records proven", r.Records)
+	}
+	return text + fmt.Sprintf("; took %s", render.Duration(r.Took))
 }

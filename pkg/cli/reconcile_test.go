@@ -64,6 +64,12 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 	if r := expect(0, "reconcile", "-q", "--deep"); r.out != "" || r.err != "" {
 		t.Errorf("clean and quiet, but it says %q %q", r.out, r.err)
 	}
+	if r := expect(0, "reconcile"); !strings.HasPrefix(r.out, "1 lot ok; took ") || strings.Count(r.out, "\n") != 1 {
+		t.Errorf("clean, but it says\n%s", r.out)
+	}
+	if r := expect(0, "reconcile", "--deep"); !strings.Contains(r.out, " records proven") {
+		t.Errorf("deep:\n%s", r.out)
+	}
 	expect(3, "reconcile", "truffle-98")
 	expect(3, "reconcile", "--group", "festival")
 

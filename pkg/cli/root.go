@@ -191,6 +191,11 @@ func finishLeaf(a *app, cmd *cobra.Command) {
 
 // argumentError says which argument is missing, or which is one too many. The names are those of the usage line.
 func argumentError(cmd *cobra.Command, args []string, err error) error {
+	if len(args) > 0 {
+		if later := notYet(cmd, args[0]); later != nil {
+			return later
+		}
+	}
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
