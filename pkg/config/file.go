@@ -2,10 +2,13 @@ package config
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -44,8 +47,9 @@ func FindFile(src Sources) (string, error) {
 		if err == nil {
 			return path, nil
 		}
-		// The home of another user, as under sudo, counts as empty; any other trouble must not pass in silence.
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		// The home of another user, as under sudo, counts as empty, and so does one that is no folder, as service
+		// accounts have; any other trouble must not pass in silence.
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.ENOTDIR) {
 			return "", fault.Wrap(fault.InvalidConfig, err, "the config file cannot be read")
 		}
 	}
@@ -142,7 +146,10 @@ func unknownKey(path string, key *yaml.Node) error {
 	return err.WithHint("a list of all settings: dropctl help environment")
 }
 
-// readSmall reads a file that must be small: a device or a wrong path shall not fill the memory.
+// readLimit is how long a small file may take: a pipe that nobody writes to must not hold up the command.
+const readLimit = 5 * time.Second
+
+// readSmall reads a file that must be small: a device or a wrong path shall not fill the memory, nor a pipe wait for ever.
 func readSmall(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -151,8 +158,28 @@ func readSmall(path string) ([]byte, error) {
 	if info.IsDir() {
 		return nil, errors.New(path + " is a folder")
 	}
-	if info.Size() > maxFileSize {
-		return nil, errors.New(path + " is larger than 1 MiB")
+	type content struct {
+		data []byte
+		err  error
 	}
-	return os.ReadFile(path)
+	done := make(chan content, 1)
+	go func() {
+		file, err := os.Open(path)
+		if err != nil {
+			done <- content{nil, err}
+			return
+		}
+		defer func() { _ = file.Close() }()
+		data, err := io.ReadAll(io.LimitReader(file, maxFileSize+1))
+		done <- content{data, err}
+	}()
+	select {
+	case c := <-done:
+		if len(c.data) > maxFileSize {
+			return nil, errors.New(path + " is larger than 1 MiB")
+		}
+		return c.data, c.err
+	case <-time.After(readLimit):
+		return nil, errors.New(path + " gave nothing within 5 seconds")
+	}
 }

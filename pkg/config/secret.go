@@ -62,29 +62,78 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.shown), nil }
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.shown) }
 
 var (
-	// A parameter or keyword whose name speaks of a password, up to the next separator.
-	secretParameter = regexp.MustCompile(`(?i)([a-z_.-]*(?:pass|secret|token)[a-z_.-]*\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)`)
-	// Where a port belongs but none is: a URL that lost its host still has its password.
-	noPort = regexp.MustCompile(`:[^0-9/:,][^/,]*|:[0-9]+[^0-9/:,?][^/,]*`)
 	scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+.-]*://`)
+	// What a URL may have behind the user: hosts with ports, or a socket, and a path.
+	plainHost    = `(\[[0-9a-fA-F:.]+(%25[A-Za-z0-9._-]+)?\]|[A-Za-z0-9._-]+)?(:[0-9]{1,5})?`
+	plainAddress = regexp.MustCompile(`^` + plainHost + `(,` + plainHost + `)*(/[A-Za-z0-9._~/-]*)?$`)
+	plainUser    = regexp.MustCompile(`^[A-Za-z0-9._~%+-]*$`)
+	plainValue   = regexp.MustCompile(`^[A-Za-z0-9._~/:,+-]*$`)
+	// A parameter whose name speaks of a password.
+	secretName = regexp.MustCompile(`(?i)pass|pwd|secret|token|key$`)
+	keyword    = regexp.MustCompile(`^\s*([A-Za-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^'\\\s]|\\.)(?:[^\\\s]|\\.)*|)(?:\s|$)`)
 )
 
-// redactURL hides the password of user information and of parameters. It works on the text, not on a
-// parsed URL, because a URL with several hosts or a badly escaped password does not parse and must not
-// be shown either; in doubt it hides too much.
+// redactURL hides everything that is, or may be, a password. It shows only what has the plain form of a host, a path,
+// a user or a harmless parameter; whatever does not look like that is hidden whole, since a malformed URL has its
+// password in the wrong place.
 func redactURL(value string) string {
 	if isReference(value) {
 		return value
 	}
 	head := scheme.FindString(value)
-	rest := value[len(head):]
+	if head == "" {
+		return redactKeywords(value)
+	}
+	rest, user := value[len(head):], ""
 	// Up to the last @: an unescaped password may hold @, / and ? itself.
 	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		if user, password, found := strings.Cut(rest[:at], ":"); found && password != "" {
-			rest = user + ":" + redacted + rest[at:]
+		name, password, found := strings.Cut(rest[:at], ":")
+		user, rest = name, rest[at+1:]
+		if !plainUser.MatchString(name) {
+			user = redacted
 		}
-	} else if head != "" && !strings.Contains(rest, "[") { // not for IPv6
-		rest = noPort.ReplaceAllString(rest, ":"+redacted)
+		if found && password != "" {
+			user += ":" + redacted
+		}
+		user += "@"
 	}
-	return head + secretParameter.ReplaceAllString(rest, "${1}"+redacted)
+	address, query, asked := strings.Cut(rest, "?")
+	if !plainAddress.MatchString(address) {
+		return head + user + redacted
+	}
+	if asked {
+		address += "?" + redactQuery(query)
+	}
+	return head + user + address
+}
+
+func redactQuery(query string) string {
+	parameters := strings.Split(query, "&")
+	for i, p := range parameters {
+		name, value, _ := strings.Cut(p, "=")
+		switch {
+		case !plainValue.MatchString(name):
+			parameters[i] = redacted
+		case secretName.MatchString(name) || !plainValue.MatchString(value):
+			parameters[i] = name + "=" + redacted
+		}
+	}
+	return strings.Join(parameters, "&")
+}
+
+// redactKeywords hides the passwords of a PostgreSQL keyword string (libpq, connection strings).
+func redactKeywords(value string) string {
+	var shown []string
+	for rest := value; strings.TrimSpace(rest) != ""; {
+		m := keyword.FindStringSubmatch(rest)
+		if m == nil {
+			return redacted
+		}
+		rest = rest[len(m[0]):]
+		if secretName.MatchString(m[1]) || !plainValue.MatchString(m[2]) {
+			m[2] = redacted
+		}
+		shown = append(shown, m[1]+"="+m[2])
+	}
+	return strings.Join(shown, " ")
 }
