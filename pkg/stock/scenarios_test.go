@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -172,6 +173,9 @@ func TestALateConfirmTakesAnewOrIsRefused(t *testing.T) {
 					for range 3 {
 						_, err := s.Settle(t.Context(), confirm)
 						wantCode(t, err, code)
+						if told := fault.As(err).Details["paid_late"] == true; told != (confirm.Ref != "") || told && !strings.Contains(fault.HintOf(err), "due for refund") {
+							t.Fatalf("with payment %q the refusal says paid_late %v, hint %q", confirm.Ref, told, fault.HintOf(err))
+						}
 					}
 				}
 				kinds := make(map[drop.Kind]int)
@@ -296,6 +300,13 @@ func TestAPartConfirmGivesTheRestBackOnce(t *testing.T) {
 		wantCode(t, err, fault.AlreadyConfirmed)
 		_, err = s.Settle(t.Context(), drop.SettleRequest{ID: a.Reservation.ID, Action: drop.ActConfirm, Qty: 8, Ref: "p"})
 		wantCode(t, err, fault.AlreadyConfirmed)
+		if told := fault.As(err).Details["paid_late"]; told != nil {
+			t.Fatalf("the payment of the sale itself is told as late: %v", told)
+		}
+		_, err = s.Settle(t.Context(), drop.SettleRequest{ID: a.Reservation.ID, Action: drop.ActConfirm, Ref: "second"})
+		if wantCode(t, err, fault.AlreadyConfirmed); fault.As(err).Details["paid_late"] != true {
+			t.Fatal("a second payment is not told as due for refund")
+		}
 		wantTotals(t, s, lot, 3, 0, 7)
 	}
 	wantHistory(t, s, rdb, lot)

@@ -30,6 +30,9 @@ func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome,
 		if fault.Is(err, fault.Conflict) {
 			err = conflictOf(q, err)
 		}
+		if paidLate(q, fault.CodeOf(err), res.line) {
+			err = fault.As(err).With("paid_late", true).WithHint("the payment was written down as due for refund (dropctl status); %s", fault.HintOf(err))
+		}
 		return out, fault.As(err).With("reservation", q.ID.String())
 	}
 	left, record, _ := strings.Cut(rest, "\t")
@@ -55,6 +58,23 @@ func actionColumns(q drop.SettleRequest) (letter string, number int64, ref strin
 		return "f", q.Total, "0"
 	}
 	return "f", q.Total, "1"
+}
+
+// paidLate reports whether a refused confirmation brought money that is now due for refund: it got no units, and the
+// payment is not the one the reservation was confirmed with. Of a refunded one only the script can tell.
+func paidLate(q drop.SettleRequest, code fault.Code, line string) bool {
+	if q.Action != drop.ActConfirm || q.Ref == "" {
+		return false
+	}
+	switch code {
+	case fault.HoldExpired, fault.AlreadyReleased, fault.SoldOut, fault.CustomerLimit, fault.HoldExists:
+		return true
+	case fault.AlreadyConfirmed:
+		columns := strings.SplitN(line, "\t", 4) // mark, code, units left, record
+		r, err := parseRecord(q.ID.Lot, q.ID.Attempt, columns[len(columns)-1])
+		return err == nil && r.Ref != q.Ref
+	}
+	return false
 }
 
 // conflictOf names the field that asked for more than the reservation has.
