@@ -114,6 +114,6 @@ func named(err error, word, name string) error {
 	if fault.Is(err, fault.OutcomeUnknown) {
 		return err
 	}
-	hint := regexp.MustCompile(" "+word+"(;|,|$)").ReplaceAllString(fault.HintOf(err), " "+name+"${1}") // no id holds a $
+	hint := regexp.MustCompile(" "+word+"(;|,| [(]|$)").ReplaceAllString(fault.HintOf(err), " "+name+"${1}") // no id holds a $
 	return fault.As(err).WithHint("%s", hint)
 }
