@@ -146,7 +146,7 @@ func reportLine(r reconcile.Report) string {
 		}
 	}
 	if r.Deep {
-		text += fmt.Sprintf("; %d records proven", r.Records)
+		text += fmt.Sprintf("; %d record%s proven", r.Records, plural(int(r.Records)))
 	}
 	return text + fmt.Sprintf("; took %s", render.Duration(r.Took))
 }

@@ -67,7 +67,7 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 	if r := expect(0, "reconcile"); !strings.HasPrefix(r.out, "1 lot ok; took ") || strings.Count(r.out, "\n") != 1 {
 		t.Errorf("clean, but it says\n%s", r.out)
 	}
-	if r := expect(0, "reconcile", "--deep"); !strings.Contains(r.out, " records proven") {
+	if r := expect(0, "reconcile", "--deep"); !strings.Contains(r.out, " proven; took ") {
 		t.Errorf("deep:\n%s", r.out)
 	}
 	expect(3, "reconcile", "truffle-98")
