@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os/exec"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -96,4 +98,53 @@ func TestAKilledCommandIsRepeatedSafely(t *testing.T) {
 	if sales := db.SQL(t, `SELECT count(*), sum(units) FROM order_ledger`); sales != fmt.Sprintf("%d|%d", stock, stock) {
 		t.Errorf("sales: %s", sales)
 	}
+}
+
+// TestOneSignalEndsWhatWouldNotEnd: cron and systemd send one TERM, also to a command that waits for a pipe nobody
+// writes to, or for a jq expression that finds no end.
+func TestOneSignalEndsWhatWouldNotEnd(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe.csv")
+	if err := exec.Command("mkfifo", pipe).Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"seed", "-f", pipe, "--dry-run", "--redis-url", "redis://127.0.0.1:1", "--database-url", "postgres://127.0.0.1:1/x"},
+		{"version", "--jq", "last(repeat(1))"},
+	} {
+		// A signal that comes before the program listens ends it otherwise: then it is given more time to start.
+		exit := -1
+		for wait := 300 * time.Millisecond; exit == -1 && wait < 10*time.Second; wait *= 2 {
+			exit = terminated(t, wait, args...)
+		}
+		if exit != 143 {
+			t.Errorf("%v: exit %d", args, exit)
+		}
+	}
+}
+
+// terminated runs a command that does not end by itself, sends it one TERM after a while, and returns its exit status:
+// -1 if the signal itself ended it.
+func terminated(t *testing.T, wait time.Duration, args ...string) int {
+	cmd := as("dropctl", args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err := <-done:
+		t.Fatalf("%v ended by itself: %v", args, err)
+	case <-time.After(wait):
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		return exitOf(t, err)
+	case <-time.After(20 * time.Second):
+		_ = cmd.Process.Kill()
+		t.Fatalf("%v went on after a signal", args)
+	}
+	return 0
 }

@@ -63,7 +63,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	a.look(a.cfg.Color)
-	out, err := render.New(a.stdout, render.Options{
+	out, err := render.New(cmd.Context(), a.stdout, render.Options{
 		Format: render.Format(a.cfg.Output), Fields: a.fields, JQ: a.jq, NoHeaders: a.noHeaders, Stream: a.outTerm,
 	})
 	if err != nil {

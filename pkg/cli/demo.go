@@ -140,7 +140,7 @@ func (a *app) startWorker(ctx context.Context, l *ledger.Ledger, s *stock.Stock)
 // addUp compares the stores, holds the users' book against the ledger and makes the summary.
 func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, o simulate.Options, book *simulate.Book) (simulate.Summary, error) {
 	records := wire.ReconcileLedger(l)
-	report, err := reconcile.Run(ctx, s, records, reconcile.Options{Deep: true, Wait: drainWithin, MaxLag: a.cfg.MaxLag, Actor: a.cfg.Actor})
+	report, err := reconcile.Run(ctx, s, records, reconcile.Options{Installation: l.Installation().ID, Deep: true, Wait: drainWithin, MaxLag: a.cfg.MaxLag, Actor: a.cfg.Actor})
 	if err != nil {
 		return simulate.Summary{}, err
 	}

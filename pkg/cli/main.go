@@ -53,6 +53,26 @@ func (a *app) execute(ctx context.Context, root *cobra.Command, args []string) i
 	return int(fault.ExitOf(err))
 }
 
+// interruptible runs what cannot be told to stop, such as reading a pipe, and leaves it behind when ctx ends first.
+func interruptible[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := f()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
 // recovered runs f and turns a panic into an error, so that users never meet a stack trace unasked.
 func (a *app) recovered(f func() error) (err error) {
 	defer func() {

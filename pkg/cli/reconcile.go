@@ -94,7 +94,7 @@ func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine boo
 	}
 	defer l.Close()
 	defer func() { _ = s.Close() }()
-	o.MaxLag, o.Actor = a.cfg.MaxLag, a.cfg.Actor
+	o.MaxLag, o.Actor, o.Installation = a.cfg.MaxLag, a.cfg.Actor, l.Installation().ID
 	report, err := reconcile.Run(ctx, s, wire.ReconcileLedger(l), o)
 	if busyIsFine && fault.Is(err, fault.Busy) {
 		a.note("%s", err.Error())

@@ -35,7 +35,7 @@ nothing is held.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Lot, q.Qty, q.Actor = drop.LotID(args[0]), qty.or(1), a.cfg.Actor
 			again := a.again()
-			if q.Key == "" {
+			if !cmd.Flags().Changed("key") {
 				q.Key = rand.Text()
 				again = a.again("--key", q.Key)
 			}

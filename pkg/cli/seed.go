@@ -100,7 +100,7 @@ func (a *app) seedRows(cmd *cobra.Command, args []string, f seedFlags) ([]seed.R
 	case f.file != "" && typed != "":
 		return nil, fault.New(fault.Usage, "--%s does not go with -f", typed).WithField(typed).WithHint("set it in the file")
 	case f.file != "":
-		return a.readLots(f)
+		return interruptible(cmd.Context(), func() ([]seed.Row, error) { return a.readLots(f) })
 	case len(args) == 0:
 		return nil, fault.New(fault.Usage, "no lot is named").WithHint("name a lot: dropctl seed LOT --stock N; or a file: dropctl seed -f lots.csv")
 	case f.format != "" || len(f.pairs) > 0:

@@ -58,7 +58,7 @@ func (a *app) watchStatus(ctx context.Context, every time.Duration) error {
 	format := render.Format(a.cfg.Output)
 	redraw := a.outTerm.TTY && a.jq == "" && (format == render.Table || format == render.Wide)
 	if !redraw {
-		out, err := render.New(a.stdout, render.Options{Format: render.JSONL, Fields: a.fields, JQ: a.jq, Stream: a.outTerm})
+		out, err := render.New(ctx, a.stdout, render.Options{Format: render.JSONL, Fields: a.fields, JQ: a.jq, Stream: a.outTerm})
 		if err != nil {
 			return err
 		}

@@ -26,6 +26,8 @@ type Options struct {
 	Wait   time.Duration // how long lag may take to pass before it is reported
 	MaxLag time.Duration // lag older than this is a finding
 	Actor  string
+
+	Installation string // the ledger's
 }
 
 // looks bounds how often something bad is looked at again; the pauses between grow from 5 ms to 160 ms.
@@ -37,6 +39,11 @@ func pauseBefore(look int) time.Duration { return 5 * time.Millisecond << (look 
 // fault.Busy while another run is on, fault.NotFound for a named lot that neither side knows, and the
 // store's own error if any read fails: half a comparison is never reported.
 func Run(ctx context.Context, stock Stock, ledger Ledger, o Options) (Report, error) {
+	if owner, _, err := stock.SetUp(ctx); err != nil {
+		return Report{}, err
+	} else if owner != "" && owner != o.Installation {
+		return Report{}, fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s: there is nothing to compare", owner, o.Installation)
+	}
 	finish, err := ledger.StartRun(ctx, Start{Actor: o.Actor, Lots: o.Lots, Group: o.Group, Deep: o.Deep})
 	if err != nil {
 		return Report{}, err

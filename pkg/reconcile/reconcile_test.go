@@ -235,7 +235,7 @@ func TestFrozenStoppedAndForgottenLots(t *testing.T) {
 	if row.Verdict != fault.VerdictStopped || row.Reason != "fork" || row.Next != "dropctl explain fork" {
 		t.Errorf("stopped: %+v", row)
 	}
-	_, err = reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), reconcile.Options{Lots: []drop.LotID{"trufle"}})
+	_, err = reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), reconcile.Options{Installation: s.ledger.Installation().ID, Lots: []drop.LotID{"trufle"}})
 	if !fault.Is(err, fault.NotFound) {
 		t.Errorf("an unknown lot: %v", err)
 	}
@@ -271,7 +271,7 @@ func TestOneRunAtATimeAndEachIsRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reconcile.Run(t.Context(), s.stock, l, reconcile.Options{}); fault.ExitOf(err) != fault.ExitBusy {
+	if _, err := reconcile.Run(t.Context(), s.stock, l, reconcile.Options{Installation: s.ledger.Installation().ID}); fault.ExitOf(err) != fault.ExitBusy {
 		t.Errorf("a second run: %v", err)
 	}
 	if err := finish(reconcile.Report{}, fault.New(fault.Unavailable, "Redis is away")); err != nil {
@@ -411,4 +411,21 @@ func TestAThousandQuietLotsAreOneReport(t *testing.T) {
 		t.Errorf("%d of %d lots ok", report.OK, n)
 	}
 	t.Logf("%d lots in %s", n, report.Took)
+}
+
+// TestAnotherInstallationsRedisIsNotCompared: with the wrong database there is nothing to say about a lot, neither that
+// it is well nor that Redis lost it.
+func TestAnotherInstallationsRedisIsNotCompared(t *testing.T) {
+	ours, theirs := newShop(t), newShop(t)
+	for _, s := range []*shop{ours, theirs} {
+		s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
+		s.drain(t)
+	}
+	_, err := reconcile.Run(t.Context(), theirs.stock, wire.ReconcileLedger(ours.ledger), reconcile.Options{Installation: ours.ledger.Installation().ID})
+	if !fault.Is(err, fault.Foreign) {
+		t.Fatalf("got %v", err)
+	}
+	if runs := ours.db.SQL(t, `SELECT count(*) FROM reconcile_runs`); strings.TrimSpace(runs) != "0" {
+		t.Errorf("%s runs were recorded", runs)
+	}
 }

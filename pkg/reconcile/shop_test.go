@@ -160,6 +160,7 @@ func (s *shop) do(t testing.TB, args ...string) string {
 
 func (s *shop) reconcile(t testing.TB, o reconcile.Options) reconcile.Report {
 	t.Helper()
+	o.Installation = s.ledger.Installation().ID
 	report, err := reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), o)
 	if err != nil {
 		t.Fatal(err)

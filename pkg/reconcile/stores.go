@@ -9,6 +9,8 @@ import (
 // Stock is the Redis side. Every read of one lot is atomic; pages are not, which the looks allow for.
 type Stock interface {
 	Shards() int
+	// SetUp tells whose data Redis has, "" if it has none.
+	SetUp(ctx context.Context) (installation string, shards int, err error)
 	// Lots returns every lot that Redis has.
 	Lots(ctx context.Context) ([]drop.LotID, error)
 	// LotStates returns a snapshot of each lot; a lot that Redis has not is absent.

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/big"
@@ -14,12 +15,12 @@ import (
 // filter runs a jq expression over a document. Strings come out bare, as with jq -r.
 type filter func(input any) gojq.Iter
 
-func compile(expression string) (filter, error) {
+func compile(ctx context.Context, expression string) (filter, error) {
 	query, err := gojq.Parse(expression)
 	if err == nil {
 		var code *gojq.Code
 		if code, err = gojq.Compile(query); err == nil {
-			return func(input any) gojq.Iter { return code.Run(input) }, nil
+			return func(input any) gojq.Iter { return code.RunWithContext(ctx, input) }, nil
 		}
 	}
 	return nil, fault.Wrap(fault.Usage, err, "--jq %q is no jq expression", expression).WithField("jq").

@@ -15,6 +15,7 @@
 package render
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"reflect"
@@ -64,8 +65,9 @@ type Printer struct {
 	closed bool
 }
 
-// New returns a printer to w. It fails with code usage for an unknown format or a broken jq expression.
-func New(w io.Writer, o Options) (*Printer, error) {
+// New returns a printer to w. It fails with code usage for an unknown format or a broken jq expression. A jq expression
+// that finds no end is stopped with ctx.
+func New(ctx context.Context, w io.Writer, o Options) (*Printer, error) {
 	if o.Format == "" {
 		o.Format = Table
 	}
@@ -75,7 +77,7 @@ func New(w io.Writer, o Options) (*Printer, error) {
 	}
 	p := &Printer{w: w, o: o}
 	if o.JQ != "" {
-		f, err := compile(o.JQ)
+		f, err := compile(ctx, o.JQ)
 		if err != nil {
 			return nil, err
 		}
@@ -159,7 +161,7 @@ func (p *Printer) format(v reflect.Value, s shape) (string, error) {
 // Line returns a view as one line of JSON with all its fields, for a text that has to hold it.
 func Line(view any) (string, error) {
 	var b strings.Builder
-	p, err := New(&b, Options{Format: JSONL})
+	p, err := New(context.Background(), &b, Options{Format: JSONL})
 	if err == nil {
 		err = p.Print(view)
 	}

@@ -2,6 +2,7 @@ package render
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -53,7 +54,7 @@ func view() lotView {
 func print(t *testing.T, o Options, views ...any) string {
 	t.Helper()
 	var b bytes.Buffer
-	p, err := New(&b, o)
+	p, err := New(context.Background(), &b, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +188,7 @@ func TestFields(t *testing.T) {
 	if got := print(t, o, view()); got != `{"notes":{},"lot":"truffle-99"}`+"\n" {
 		t.Errorf("jsonl: %q", got)
 	}
-	p, err := New(new(bytes.Buffer), Options{Format: JSON, Fields: []string{"lots"}})
+	p, err := New(context.Background(), new(bytes.Buffer), Options{Format: JSON, Fields: []string{"lots"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestNames(t *testing.T) {
 	if got := print(t, Options{Format: Name}, []lotView{view(), view()}); got != "truffle-99\ntruffle-99\n" {
 		t.Errorf("got %q", got)
 	}
-	p, _ := New(new(bytes.Buffer), Options{Format: Name})
+	p, _ := New(context.Background(), new(bytes.Buffer), Options{Format: Name})
 	if err := p.Print(eventView{}); !fault.Is(err, fault.Usage) {
 		t.Errorf("a view without a name: %v", err)
 	}
@@ -227,10 +228,10 @@ func TestJQ(t *testing.T) {
 			t.Errorf("%s: %q", expression, got)
 		}
 	}
-	if _, err := New(nil, Options{JQ: ".["}); !fault.Is(err, fault.Usage) {
+	if _, err := New(context.Background(), nil, Options{JQ: ".["}); !fault.Is(err, fault.Usage) {
 		t.Errorf("a broken expression: %v", err)
 	}
-	p, _ := New(new(bytes.Buffer), Options{JQ: ".lot"})
+	p, _ := New(context.Background(), new(bytes.Buffer), Options{JQ: ".lot"})
 	if err := p.Print([]lotView{v}); fault.ExitOf(err) != fault.ExitFailed {
 		t.Errorf("an expression that does not fit: %v", err)
 	}
@@ -260,7 +261,7 @@ func TestClosedPipe(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(w, Options{})
+	p, err := New(context.Background(), w, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,14 +280,14 @@ type brokenWriter struct{}
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
 func TestAFailedWriteIsAnError(t *testing.T) {
-	p, _ := New(brokenWriter{}, Options{Format: JSON})
+	p, _ := New(context.Background(), brokenWriter{}, Options{Format: JSON})
 	if err := p.Print(view()); !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), "disk full") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestUnknownFormat(t *testing.T) {
-	_, err := New(nil, Options{Format: "xml"})
+	_, err := New(context.Background(), nil, Options{Format: "xml"})
 	if !fault.Is(err, fault.Usage) || !strings.Contains(fault.HintOf(err), "table, wide, json") {
 		t.Errorf("got %v", err)
 	}
@@ -301,7 +302,7 @@ func TestProgrammersErrors(t *testing.T) {
 		C chan int `json:"c"`
 	}
 	for _, v := range []any{nil, 1, []string{"a"}, unnamed{}, wrongDuration{}, channel{}} {
-		p, _ := New(new(bytes.Buffer), Options{Format: JSON})
+		p, _ := New(context.Background(), new(bytes.Buffer), Options{Format: JSON})
 		if err := p.Print(v); err == nil {
 			t.Errorf("%T was printed", v)
 		}
@@ -420,7 +421,7 @@ func TestWhatSaysNothingIsLeftOutForPeople(t *testing.T) {
 
 func TestCheckFindsMistakesBeforeAnythingIsDone(t *testing.T) {
 	for _, o := range []Options{{Fields: []string{"nope"}}, {Format: Name}, {Format: JSON, JQ: ".", Fields: []string{"nope"}}} {
-		p, err := New(new(bytes.Buffer), o)
+		p, err := New(context.Background(), new(bytes.Buffer), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -428,7 +429,7 @@ func TestCheckFindsMistakesBeforeAnythingIsDone(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	p, err := New(new(bytes.Buffer), Options{Format: Name, JQ: ".[].kind", Fields: []string{"kind"}})
+	p, err := New(context.Background(), new(bytes.Buffer), Options{Format: Name, JQ: ".[].kind", Fields: []string{"kind"}})
 	if err != nil || p.Check([]eventView(nil)) != nil {
 		t.Errorf("what can be printed is refused: %v", err)
 	}

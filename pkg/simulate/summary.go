@@ -34,12 +34,12 @@ type LotEnd struct {
 	Lot         drop.LotID `json:"lot" table:"LOT,name"`
 	Verdict     fault.Code `json:"verdict" table:"RECONCILE"`
 	Capacity    int64      `json:"capacity" table:"CAPACITY"`
-	Available   int64      `json:"available" table:"AVAILABLE"` // in Redis
-	Held        int64      `json:"held" table:"HELD"`           // live holds recorded
-	Sold        int64      `json:"sold" table:"SOLD"`           // confirmed in Redis
-	LedgerUnits int64      `json:"ledger_units" table:"LEDGER"` // sales less refunds
-	Expired     int64      `json:"expired" table:"EXPIRED"`     // holds
-	Finding     string     `json:"finding" table:"FINDING,ifset"`     // "" if none
+	Available   int64      `json:"available" table:"AVAILABLE"`   // in Redis
+	Held        int64      `json:"held" table:"HELD"`             // live holds recorded
+	Sold        int64      `json:"sold" table:"SOLD"`             // confirmed in Redis
+	LedgerUnits int64      `json:"ledger_units" table:"LEDGER"`   // sales less refunds
+	Expired     int64      `json:"expired" table:"EXPIRED"`       // holds
+	Finding     string     `json:"finding" table:"FINDING,ifset"` // "" if none
 }
 
 // oversold are the units sold that the lot does not have, by the worse of both books.
