@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/term"
@@ -35,15 +34,6 @@ func (a *app) releaseNotes() {
 		a.say("%s\n", n)
 	}
 	a.notes = nil
-}
-
-// target says what is about to be changed, and on which servers, before it is changed.
-func (a *app) target(subject string, servers ...config.Secret) {
-	var where []string
-	for _, s := range servers {
-		where = append(where, s.String())
-	}
-	a.note("target: %s on %s", subject, strings.Join(where, ", "))
 }
 
 // confirm asks before something is destroyed or stopped; the answer is No unless the user says yes.

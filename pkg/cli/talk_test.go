@@ -16,7 +16,7 @@ import (
 // talker is a command that says where it acts, asks, and ends as it is told.
 func talker(a **app, end error) *cobra.Command {
 	return &cobra.Command{Use: "talk", RunE: func(cmd *cobra.Command, _ []string) error {
-		(*a).target("lot truffle-99", config.NewURL("redis://:hunter2@h"))
+		(*a).note("target: lot truffle-99 on %s", config.NewURL("redis://:hunter2@h"))
 		if err := (*a).confirm(cmd.Context(), "Close truffle-99?"); err != nil {
 			return err
 		}
