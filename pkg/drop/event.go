@@ -214,25 +214,6 @@ func (en Entry) Decode() (events []Event, poison []Poison) {
 	return events, poison
 }
 
-// EncodeEntry writes events of one script call, which all share installation and time, as an entry.
-func EncodeEntry(events []Event) Entry {
-	var en Entry
-	var b strings.Builder
-	var lot LotID
-	var epoch int64
-	for _, e := range events {
-		en.Installation, en.Time = e.Installation, e.Time
-		if e.Lot != lot || e.Epoch != epoch {
-			lot, epoch = e.Lot, e.Epoch
-			b.WriteString("@\t" + string(lot) + "\t" + itoa(epoch) + "\n")
-		}
-		b.WriteString(e.Line())
-		b.WriteByte('\n')
-	}
-	en.Body = b.String()
-	return en
-}
-
 func decodeLotHeader(f []string) (LotID, int64, error) {
 	if len(f) != 3 {
 		return "", 0, fault.New(fault.Invalid, "a lot header has %d fields, not 3", len(f))

@@ -163,9 +163,6 @@ type Plan struct {
 	Watermark drop.Watermark
 }
 
-// PlanOf returns the plan that a look at the lot stands for.
-func PlanOf(state drop.LotState) Plan { return Plan{true, state.OpenRun, state.Watermark} }
-
 // LoadRequest puts a lot into Redis under an epoch that the ledger issued.
 type LoadRequest struct {
 	Definition drop.Definition

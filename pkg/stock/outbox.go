@@ -12,7 +12,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 )
 
-// group is the consumer group of the outbox readers.
+// consumerGroup is that of the outbox readers.
 const consumerGroup = "ledger"
 
 func (s *Stock) nodeOf(ctx context.Context, shard int) (*redis.Client, shardKeys, error) {

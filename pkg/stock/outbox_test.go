@@ -275,7 +275,7 @@ func TestEventsSinceAWatermarkAreExact(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Load(t.Context(), LoadRequest{Definition: state.Definition, Epoch: 2, Closing: drop.Watermark{Epoch: 1, Seq: 1}, Planned: PlanOf(state)}); err != nil {
+	if err := s.Load(t.Context(), LoadRequest{Definition: state.Definition, Epoch: 2, Closing: drop.Watermark{Epoch: 1, Seq: 1}, Planned: Plan{Present: true, OpenRun: state.OpenRun, Watermark: state.Watermark}}); err != nil {
 		t.Fatal(err)
 	}
 	reserve(t, s, "g:c", "ann", "k", 1)

@@ -130,7 +130,7 @@ func wireFault(target string, err error, sent bool) error {
 	return fault.Wrap(fault.Unavailable, err, "Redis at %s cannot be reached", target)
 }
 
-// statusFault gives a script's status its error; nil for ok.
+// fault gives a script's status its error; nil for ok.
 func (r reply) fault(subject string) error {
 	code := fault.Code(r.status)
 	switch code {
