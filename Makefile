@@ -28,8 +28,8 @@ test: deps ## run all tests with the race detector (about 10 minutes on two core
 	go test -race -timeout 20m ./...
 
 .PHONY: test-fast
-test-fast: deps ## run the tests in under a minute: fewer rounds, no race detector
-	go test -short -timeout 5m ./...
+test-fast: deps ## run the quick tests in under a minute: fewer rounds, no race detector
+	go test -short -p 6 -timeout 5m ./...
 
 .PHONY: fuzz
 fuzz: ## run every fuzzer for FUZZTIME (10s)

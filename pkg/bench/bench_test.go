@@ -24,6 +24,7 @@ var little = effort{warm: 20 * time.Millisecond, span: 150 * time.Millisecond, p
 
 // TestMeasuresEverything runs every part on real servers and checks what does not depend on the machine's speed.
 func TestMeasuresEverything(t *testing.T) {
+	testkit.Long(t)
 	program := filepath.Join(t.TempDir(), "dropctl")
 	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/dropctl").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -16,6 +16,7 @@ import (
 )
 
 func TestDemoProvesADropOnServersOfItsOwn(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel() // it mostly waits
 	r := run(t, nil, "demo", "--users", "400", "-q", "-o", "json")
 	if r.exit != 0 || r.err != "" {
@@ -49,6 +50,7 @@ func TestDemoProvesADropOnServersOfItsOwn(t *testing.T) {
 }
 
 func TestDemoSaysWhenAGuaranteeBroke(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel() // it mostly waits
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
@@ -98,6 +100,7 @@ func TestDemoSaysWhenAGuaranteeBroke(t *testing.T) {
 }
 
 func TestAnInterruptedDemoLeavesNothingRunning(t *testing.T) {
+	testkit.Long(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	timer := time.AfterFunc(4*time.Second, func() { cancel(fault.New(fault.Interrupted, "interrupted")) })
 	defer timer.Stop()

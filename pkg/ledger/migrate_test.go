@@ -101,11 +101,9 @@ func TestConcurrentMigrationsWaitForEachOther(t *testing.T) {
 
 // A step that waits for a table gives up, lets others through, and tries again.
 func TestAMigrationWaitsForALongTransaction(t *testing.T) {
+	testkit.Long(t)
 	db := migrated(t)
 	o := Options{URL: db.URL(lab.Owner)}
-	if testing.Short() {
-		t.Skip("waits for several seconds; make test runs it")
-	}
 	tx, err := openPool(t, db.URL(lab.Owner)).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

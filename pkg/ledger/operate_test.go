@@ -316,6 +316,7 @@ func TestErrorsAreClearAndKeepSecrets(t *testing.T) {
 
 // A server that is killed is an error that passes: the same call works when it is back.
 func TestAKilledServerIsUnavailableUntilItIsBack(t *testing.T) {
+	testkit.Long(t)
 	server := testkit.PostgresServer(t)
 	if _, err := MigrateUp(t.Context(), Options{URL: server.URL(lab.Owner, lab.Database)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
 		t.Fatal(err)
@@ -347,6 +348,7 @@ func TestAKilledServerIsUnavailableUntilItIsBack(t *testing.T) {
 
 // A server that goes silent holds a call no longer than its limit, and what it did unheard is not done twice.
 func TestASilentServerIsUnavailable(t *testing.T) {
+	testkit.Long(t)
 	db := migrated(t)
 	direct := open(t, db)
 	proxy := testkit.Proxy(t, db.Server.Addr())

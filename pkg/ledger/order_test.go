@@ -152,6 +152,7 @@ func applyShuffled(t testing.TB, l *Ledger, events []drop.Event, r *rand.Rand) {
 
 // Workers that apply events of the same lots at once, in whatever order, take turns and never wait in a circle.
 func TestWorkersNeverWaitInACircle(t *testing.T) {
+	testkit.Long(t)
 	l, db := newLedger(t)
 	var events []drop.Event
 	for range 20 {

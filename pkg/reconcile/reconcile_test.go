@@ -113,6 +113,7 @@ var faults = []planted{
 
 // Scenario 21: the same faults with nothing and with much to be folded; lag itself is never taken for drift.
 func TestPlantedFaultsAreFoundWhateverTheLag(t *testing.T) {
+	testkit.Long(t)
 	lags := []int{0, 500}
 	if testing.Short() {
 		lags[1] = 50
@@ -287,6 +288,7 @@ func TestOneRunAtATimeAndEachIsRecorded(t *testing.T) {
 
 // G10: whatever happens between two reads is never taken for a fault.
 func TestNoFalseDriftUnderLiveTraffic(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	lots := []drop.LotID{"truffle", "barolo", "alba:day-1"}
 	for _, lot := range lots {

@@ -74,6 +74,7 @@ func lotsOfEveryShard(s *Stock) []drop.LotID {
 }
 
 func TestAClusterSellsFromEveryShard(t *testing.T) {
+	testkit.Long(t)
 	c := testkit.Cluster(t, 3)
 	s := openStock(t, clusterURL(t, c))
 	lots := lotsOfEveryShard(s)

@@ -270,6 +270,7 @@ func (sc *scene) wantDoneWithout(t *testing.T, before map[string]string, key str
 var hostileNumbers = []string{"", "abc", "nan", "-nan", "inf", "-inf", "-1", "-2", "0", "0.5", "1.5", "1e308", "-1e308", "9007199254740993", "18446744073709551616"}
 
 func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
+	testkit.Long(t)
 	for _, due := range []bool{false, true} {
 		sc := newScene(t, due)
 		for _, call := range sc.calls(t) {

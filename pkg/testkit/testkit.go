@@ -160,3 +160,11 @@ func stopAtEnd(t testing.TB, stop func(context.Context) error) {
 		}
 	})
 }
+
+// Long marks a test that takes several seconds: `make test` runs it, `make test-fast` does not.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes several seconds; make test runs it")
+	}
+}

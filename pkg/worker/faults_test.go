@@ -56,6 +56,7 @@ func TestAMissingEventIsSentAgain(t *testing.T) {
 // The database goes back to what a standby had that was promoted without the newest commits: a new timeline. The
 // worker that had them acknowledged is gone, and one that starts afresh must notice.
 func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t)
 	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
@@ -137,6 +138,7 @@ func (l *countingLedger) Apply(ctx context.Context, events []drop.Event, poison 
 
 // An event is lost for good: whatever follows it waits, and must not be sent to the ledger over and over.
 func TestAGapThatCannotBeFilledCostsNothing(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 400)
@@ -199,6 +201,7 @@ func TestAPanicInOnePartStopsNoOther(t *testing.T) {
 
 // Twenty lots of one shard lose all their holds within a second while others go on buying.
 func TestAMassExpiryHoldsNobodyUp(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	const lots = 20
 	each, hold := 1000, 5*time.Second

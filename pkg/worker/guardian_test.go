@@ -14,6 +14,7 @@ import (
 )
 
 func TestARestartedRedisThatEqualsTheLedgerIsReopened(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	for i := range 6 {
@@ -137,6 +138,7 @@ func TestAnOperatorsFreezeIsLeftAlone(t *testing.T) {
 }
 
 func TestAClockFreezeIsLiftedOnceTheClockHasCaughtUp(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)

@@ -14,6 +14,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -27,6 +28,7 @@ type receipts struct {
 // A sell-out during which workers and Redis are killed again and again. Afterwards no unit is missing or sold
 // twice, and every answer that a buyer was given holds.
 func TestASellOutSurvivesKills(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	const lot = drop.LotID("truffle")
 	units, kills := 400, 4

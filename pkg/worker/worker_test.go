@@ -234,6 +234,7 @@ func TestWorkersLeaveNoReadersBehind(t *testing.T) {
 }
 
 func TestAllWorkersTogetherKeepToTheRate(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	for i := range shards {
@@ -256,6 +257,7 @@ func TestAllWorkersTogetherKeepToTheRate(t *testing.T) {
 }
 
 func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t)
 	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
@@ -278,6 +280,7 @@ func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
 }
 
 func TestExpiredHoldsComeBackPromptly(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	for name, notify := range map[string]string{"with hints": "Ex", "without hints": ""} {
 		t.Run(name, func(t *testing.T) {
