@@ -29,6 +29,7 @@ func TestReconcileChecksItsFlagsBeforeItDials(t *testing.T) {
 
 // TestReconcileAsCronRunsIt goes from a clean shop over lag and a busy run to drift.
 func TestReconcileAsCronRunsIt(t *testing.T) {
+	testkit.Long(t)
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
 		t.Fatal(err)

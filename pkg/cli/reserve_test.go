@@ -201,6 +201,7 @@ func TestAReserveIsOneScriptCall(t *testing.T) {
 
 // The settings say 16 shards where nothing else is said; an installation with another number works all the same.
 func TestTheNumberOfShardsIsFoundInRedis(t *testing.T) {
+	testkit.Long(t)
 	for _, shards := range []int{1, 64} {
 		_, env := newShop(t, shards)
 		for _, lot := range []string{"a", "b", "c", "d"} {

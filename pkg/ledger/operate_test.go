@@ -17,6 +17,7 @@ import (
 
 // Two workers share one budget, whatever each asks for.
 func TestTheBudgetIsShared(t *testing.T) {
+	testkit.Long(t)
 	one, db := newLedger(t)
 	two := open(t, db)
 	const rate = 200.0
@@ -52,6 +53,7 @@ func TestTheBudgetIsShared(t *testing.T) {
 }
 
 func TestTheBudgetGoesBelowZeroAndHoldsASecond(t *testing.T) {
+	testkit.Long(t)
 	l, _ := newLedger(t)
 	if err := l.ChargeTokens(t.Context(), 10_000); err != nil {
 		t.Fatal(err)

@@ -115,6 +115,7 @@ func TestAnotherInstallationsDatabaseGetsNothing(t *testing.T) {
 }
 
 func TestAKilledWorkersEntriesAreTakenOver(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 400)
