@@ -147,7 +147,7 @@ func planReserve(ctx context.Context, s *stock.Stock, q drop.ReserveRequest) (re
 }
 
 // refusal says which rule stands against a new hold, or nil. The user's live hold is zero if there is none.
-func refusal(lot drop.LotState, user stock.UserCount, live drop.Reservation, q drop.ReserveRequest) error {
+func refusal(lot drop.LotState, user drop.UserCount, live drop.Reservation, q drop.ReserveRequest) error {
 	switch {
 	case !lot.Sells():
 		return fault.New(fault.LotFrozen, "lot %s is frozen: %s", q.Lot, lot.FreezeReason()).WithHint("what it means: dropctl explain %s", lot.FreezeReason())

@@ -169,7 +169,6 @@ const (
 	FieldVersion      = "v"
 	FieldInstallation = "i"
 	FieldTime         = "t"
-	FieldOffset       = "o"
 	FieldBody         = "d"
 )
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -114,9 +113,6 @@ func (o Options) tune(opt *redis.Options) {
 	opt.ClientName = o.Name
 	if o.Password != "" {
 		opt.Password = o.Password
-	}
-	if opt.ReadTimeout == 0 {
-		opt.ReadTimeout = 2 * time.Second
 	}
 }
 

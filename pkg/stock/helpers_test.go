@@ -184,7 +184,7 @@ func wantParts(t testing.TB, s *Stock, lot drop.LotID, totals drop.Totals) {
 		t.Fatal(err)
 	}
 	names := make(map[string]bool)
-	err = s.Users(context.Background(), lot, func(page []UserCount) error {
+	err = s.Users(context.Background(), lot, func(page []drop.UserCount) error {
 		for _, u := range page {
 			if !names[u.User] {
 				users.Held, users.Sold = users.Held+u.Held, users.Sold+u.Bought

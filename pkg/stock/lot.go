@@ -426,13 +426,10 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 	})
 }
 
-// UserCount is what Redis counts for a user of a lot.
-type UserCount = drop.UserCount
-
 // Users hands every user record of a lot to fn, in pages.
-func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]UserCount) error) error {
+func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]drop.UserCount) error) error {
 	return s.resPages(ctx, lot, func(kv []string) error {
-		page := make([]UserCount, 0, len(kv)/4)
+		page := make([]drop.UserCount, 0, len(kv)/4)
 		for i := 0; i+1 < len(kv); i += 2 {
 			if user, ok := strings.CutPrefix(kv[i], userField); ok {
 				page = append(page, parseUser(user, kv[i+1]))
@@ -443,8 +440,8 @@ func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]UserCount) 
 }
 
 // UsersOf returns the counters of some users; those without a record are absent.
-func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]UserCount, error) {
-	out := make(map[string]UserCount, len(users))
+func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]drop.UserCount, error) {
+	out := make(map[string]drop.UserCount, len(users))
 	if len(users) == 0 {
 		return out, nil
 	}
@@ -496,11 +493,8 @@ func (s *Stock) resPages(ctx context.Context, lot drop.LotID, fn func([]string) 
 	}
 }
 
-// DueEntry says when attempts are looked at again.
-type DueEntry = drop.DueEntry
-
 // DueEntries hands every due entry of a lot to fn, earliest first, in pages.
-func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]DueEntry) error) error {
+func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.DueEntry) error) error {
 	sh := s.shardOf(lot)
 	node, err := s.server.node(ctx, sh.keys.meta)
 	if err != nil {
@@ -511,10 +505,10 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]DueEnt
 		if err != nil {
 			return wireFault(s.target, err, false)
 		}
-		page := make([]DueEntry, 0, len(zs))
+		page := make([]drop.DueEntry, 0, len(zs))
 		for _, z := range zs {
 			member, _ := z.Member.(string)
-			e := DueEntry{At: time.UnixMilli(int64(z.Score)).UTC()}
+			e := drop.DueEntry{At: time.UnixMilli(int64(z.Score)).UTC()}
 			for i := 0; i+drop.AttemptLen <= len(member); i += drop.AttemptLen {
 				e.Attempts = append(e.Attempts, member[i:i+drop.AttemptLen])
 			}

@@ -397,8 +397,8 @@ func (m *machine) compareLot(rt *rapid.T, lot drop.LotID, b *book) {
 	must(rt, err)
 	maps.DeleteFunc(records, func(field, _ string) bool { return strings.HasPrefix(field, "@") })
 	m.compareRecords(rt, b, records)
-	users := make(map[string]UserCount)
-	must(rt, m.s.Users(ctx, lot, func(page []UserCount) error {
+	users := make(map[string]drop.UserCount)
+	must(rt, m.s.Users(ctx, lot, func(page []drop.UserCount) error {
 		for _, u := range page {
 			users[u.User] = u
 		}
@@ -426,12 +426,12 @@ func (m *machine) compareRecords(rt *rapid.T, b *book, got map[string]string) {
 	}
 }
 
-func (m *machine) compareUsers(rt *rapid.T, b *book, got map[string]UserCount) {
+func (m *machine) compareUsers(rt *rapid.T, b *book, got map[string]drop.UserCount) {
 	for name, u := range b.users {
 		if u.held == 0 && u.bought == 0 {
 			continue
 		}
-		if want := (UserCount{User: name, Held: u.held, Bought: u.bought, Live: u.live}); got[name] != want {
+		if want := (drop.UserCount{User: name, Held: u.held, Bought: u.bought, Live: u.live}); got[name] != want {
 			rt.Fatalf("user %+v, the book has %+v", got[name], want)
 		}
 		delete(got, name)
@@ -447,7 +447,7 @@ func (m *machine) compareDue(rt *rapid.T, b *book) {
 	ctx := context.Background()
 	times := make(map[string][]int64)
 	var earliest int64
-	must(rt, m.s.DueEntries(ctx, b.def.Lot, func(page []DueEntry) error {
+	must(rt, m.s.DueEntries(ctx, b.def.Lot, func(page []drop.DueEntry) error {
 		for _, e := range page {
 			for _, attempt := range e.Attempts {
 				times[attempt] = append(times[attempt], e.At.UnixMilli())

@@ -93,7 +93,7 @@ func damagedFault(s drop.LotState) error {
 	return fault.New(fault.Failed, "lot %s is damaged in Redis: %s", s.Lot, s.Damaged).WithHint("rebuild it from the ledger: dropctl restore %s", s.Lot)
 }
 
-func parseUser(user, text string) UserCount {
+func parseUser(user, text string) drop.UserCount {
 	r := &fields{f: strings.Split(text, "\t")}
-	return UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
+	return drop.UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
 }

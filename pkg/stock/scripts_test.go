@@ -203,7 +203,7 @@ func (sc *scene) wantUntouched(t *testing.T, before map[string]string, status st
 func (sc *scene) dueMembers(t *testing.T) map[string]bool {
 	out := make(map[string]bool)
 	for _, lot := range []drop.LotID{sceneLot, otherLot} {
-		err := sc.s.DueEntries(t.Context(), lot, func(page []DueEntry) error {
+		err := sc.s.DueEntries(t.Context(), lot, func(page []drop.DueEntry) error {
 			for _, e := range page {
 				for _, a := range e.Attempts {
 					out[a] = true
