@@ -15,6 +15,7 @@ type LedgerLot struct {
 	OpenEpoch  int64      // issued last; beyond Epoch until its load is folded; 0: none yet
 	Stopped    fault.Code // why nothing more is folded; "" normally
 	Seen       bool       // an event of the lot ever arrived
+	Archive    Archive    // how far the lot has been put away
 }
 
 // Totals returns the lot's counters. Available is what neither hold nor sale takes.

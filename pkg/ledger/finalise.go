@@ -3,11 +3,14 @@ package ledger
 import (
 	"context"
 	_ "embed"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 var (
@@ -15,6 +18,8 @@ var (
 	claimPendingSQL string
 	//go:embed sql/finish_pending.sql
 	finishPendingSQL string
+	//go:embed sql/contradicted.sql
+	contradictedSQL string
 )
 
 // ClaimPending gives a worker up to limit allocations for the length of a lease: those nobody has begun, and
@@ -37,22 +42,54 @@ func (l *Ledger) ClaimPending(ctx context.Context, worker string, lease time.Dur
 }
 
 // FinishPending records claimed allocations as sold, with their refunds if there were any meanwhile, and
-// returns how many. One whose lease went to another worker is left to that one.
+// returns how many. One whose lease went to another worker is left to that one. A sale that is recorded already is
+// not recorded again; where it is another one (other units, user or payment) the allocation is left as it is, the
+// others are finished, and the error is fault.Failed.
 func (l *Ledger) FinishPending(ctx context.Context, worker string, claimed []drop.Pending) (int, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	finished, contradicted, err := l.finish(ctx, worker, claimed)
+	if err != nil || len(contradicted) == 0 {
+		return finished, l.fail(err, "finalising sales")
+	}
+	others := slices.DeleteFunc(slices.Clone(claimed), func(p drop.Pending) bool { return slices.Contains(contradicted, p.Reservation) })
+	if finished, _, err = l.finish(ctx, worker, others); err != nil {
+		return 0, l.fail(err, "finalising sales")
+	}
+	return finished, fault.New(fault.Failed, "the order ledger has another sale of the reservation %s, and of %d more", contradicted[0], len(contradicted)-1).
+		WithHint("see what was recorded: dropctl ledger show %s", contradicted[0].Lot)
+}
+
+// finish does it in one transaction, or does nothing and returns those that are contradicted.
+func (l *Ledger) finish(ctx context.Context, worker string, claimed []drop.Pending) (finished int, contradicted []drop.ReservationID, err error) {
 	lots, ns := make([]string, len(claimed)), make([]int64, len(claimed))
 	for i, p := range claimed {
 		lots[i], ns[i] = string(p.Reservation.Lot), p.Reservation.N
 	}
-	ctx, cancel := l.within(ctx)
-	defer cancel()
-	var finished int
-	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
 		// Locked by one statement and read by the next, which sees a refund that was folded while this one waited.
 		_, err := tx.Exec(ctx, `SELECT FROM pending_allocations WHERE (lot, n) IN (SELECT * FROM unnest($1::text[], $2::bigint[])) ORDER BY lot, n FOR UPDATE`, lots, ns)
 		if err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, finishPendingSQL, lots, ns, worker).Scan(&finished)
+		var had int
+		if err := tx.QueryRow(ctx, finishPendingSQL, lots, ns, worker).Scan(&finished, &had); err != nil || had == 0 {
+			return err
+		}
+		rows, err := tx.Query(ctx, contradictedSQL, lots, ns, worker)
+		if err != nil {
+			return err
+		}
+		contradicted, err = pgx.CollectRows(rows, pgx.RowToStructByPos[drop.ReservationID])
+		if err == nil && len(contradicted) > 0 {
+			err = errContradicted
+		}
+		return err
 	})
-	return finished, l.fail(err, "finalising sales")
+	if errors.Is(err, errContradicted) {
+		return 0, contradicted, nil
+	}
+	return finished, nil, err
 }
+
+var errContradicted = errors.New("the order ledger says something else")

@@ -3,11 +3,14 @@ package ledger
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 func claim(t testing.TB, l *Ledger, worker string, lease time.Duration) []drop.Pending {
@@ -165,5 +168,122 @@ func TestFinalisingRacesWithRefunds(t *testing.T) {
 	entries, err := l.Entries(t.Context(), lot, 0, 10)
 	if err != nil || len(entries) != 10 || entries[0].Entry != 1 || entries[0].Reservation.Lot != lot {
 		t.Errorf("entries %+v, %v", entries, err)
+	}
+}
+
+// However an allocation came to be open although its sale is recorded: the sale is not recorded again, and the
+// allocation ends.
+func TestARecordedSaleIsNotRecordedAgain(t *testing.T) {
+	l, db := newLedger(t)
+	reopen := func(lot drop.LotID) {
+		db.SQL(t, fmt.Sprintf("UPDATE pending_allocations SET state = 'PENDING', due_at = now() WHERE lot = '%s'", lot))
+	}
+	for name, refund := range map[string]int64{"without a refund": 0, "refunded meanwhile": 2} {
+		t.Run(name, func(t *testing.T) {
+			lot := newLot()
+			r := seeded(t, l, lot, 10)
+			res := r.hold("ann", 5)
+			r.confirm(res, 5, "pay")
+			other := r.hold("bob", 1)
+			r.confirm(other, 1, "pay-bob")
+			apply(t, l, r.take()...)
+			claimed := claim(t, l, "one", time.Minute)
+			if refund > 0 {
+				r.refund(res, refund, true)
+				apply(t, l, r.take()...)
+			}
+			finish(t, l, "one", claimed)
+			before := db.SQL(t, "SELECT * FROM order_ledger ORDER BY lot, n, entry")
+			reopen(lot)
+			again := claim(t, l, "two", time.Minute)
+			if len(again) != 2 || finish(t, l, "two", again) != 2 {
+				t.Errorf("claimed %+v", again)
+			}
+			if after := db.SQL(t, "SELECT * FROM order_ledger ORDER BY lot, n, entry"); after != before {
+				t.Errorf("the order ledger was\n%s\nand is\n%s", before, after)
+			}
+			if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+				t.Errorf("verify: %+v, %v", v, err)
+			}
+		})
+	}
+}
+
+// A sale that contradicts its allocation is never taken for done, and does not hold up the others.
+func TestAnotherSaleOfTheSameReservationIsAnError(t *testing.T) {
+	l, db := newLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10)
+	first, second := r.hold("ann", 5), r.hold("bob", 1)
+	r.confirm(first, 5, "pay")
+	r.confirm(second, 1, "pay-bob")
+	apply(t, l, r.take()...)
+	db.SQL(t, fmt.Sprintf("INSERT INTO order_ledger (lot, n, entry, kind, units, attempt, user_id, ref) VALUES ('%s', %d, 1, 'sale', 4, '%s', 'ann', 'pay')",
+		lot, first.ID.N, first.ID.Attempt))
+	for range 2 {
+		claimed := claim(t, l, "one", time.Millisecond)
+		n, err := l.FinishPending(t.Context(), "one", claimed)
+		if n != len(claimed)-1 || !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), first.ID.String()) {
+			t.Errorf("finished %d of %d, %v", n, len(claimed), err)
+		}
+		time.Sleep(2 * time.Millisecond) // the lease
+	}
+	if s := salesOf(t, l, lot); s.Net != 4+1 || s.Open != 1 {
+		t.Errorf("sales %+v", s)
+	}
+}
+
+// A worker is so slow that others take over again and again, while refunds are folded.
+func TestLeasesRunOutWhileRefundsAreFolded(t *testing.T) {
+	l := sharedLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10_000)
+	var bought []*drop.Reservation
+	for i := range 300 {
+		res := r.hold(fmt.Sprint("user-", i), 3)
+		r.confirm(res, 3, fmt.Sprint("pay-", i))
+		bought = append(bought, res)
+	}
+	apply(t, l, r.take()...)
+	for i, res := range bought {
+		r.refund(res, 1+int64(i%3), i%2 == 0)
+	}
+	refunds := r.take()
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			for {
+				claimed, err := l.ClaimPending(t.Context(), fmt.Sprint("slow-", w), time.Duration(1+2*w)*time.Millisecond, 40)
+				if err == nil && len(claimed) > 0 {
+					_, err = l.FinishPending(t.Context(), fmt.Sprint("slow-", w), claimed)
+				}
+				if err != nil || len(claimed) == 0 {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for batch := range slices.Chunk(refunds, 5) {
+			if _, err := l.Apply(t.Context(), batch, nil); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	all.Wait()
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		finalise(t, l)
+		s := salesOf(t, l, lot)
+		return s.Open == 0, fmt.Sprintf("%d are open", s.Open)
+	})
+	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold {
+		t.Errorf("sales %+v, want %d", s, r.sold)
+	}
+	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+		t.Errorf("verify: %+v, %v", v, err)
 	}
 }

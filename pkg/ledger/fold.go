@@ -11,10 +11,10 @@ import (
 // Reservation is a reservation as the ledger has folded it.
 type Reservation struct {
 	drop.Reservation
-	Key      string // idempotency key; "" for a hold taken anew by a late confirm
-	Asked    string // what the request asked for, the key's fingerprint
-	Changed  time.Time
-	Rejected bool // Redis held units that the lot does not have: they count nowhere, and confirming them is refused
+	Key      string    // idempotency key; "" for a hold taken anew by a late confirm
+	Asked    string    // what the request asked for, the key's fingerprint
+	Changed  time.Time // when it was held, settled, extended or refunded last
+	Rejected bool      // Redis held units that the lot does not have: they count nowhere, and confirming them is refused
 }
 
 // allocation is a confirmed reservation on its way to a sale.
@@ -272,7 +272,8 @@ func (f *fold) paidLate(ev drop.Event) {
 	user := ev.User
 	if r := f.reservations[ev.Reservation.N]; r != nil && r.ID.Attempt == ev.Reservation.Attempt {
 		user = r.User
-		f.touch(r, ev)
+		r.LastSeq = ev.Seq // and no change of its own: a reservation that ended did not end later by it
+		f.touched[r.ID.N] = true
 	}
 	f.due = append(f.due, refundDue(ev, user, WhyPaidLate))
 }

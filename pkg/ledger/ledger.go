@@ -83,13 +83,14 @@ func (l *Ledger) Target() string { return l.target }
 // Installation returns whose ledger this is, as it was when it was opened.
 func (l *Ledger) Installation() Installation { return l.installation }
 
-// Server names the server with its timeline, and the one that the database itself remembers. They differ when a
-// standby was promoted, or the database was put back or moved, since SetServer was called: what was acknowledged
-// to the server before may be missing here. Any process can tell, also one that was not running at the time.
+// Server names the server with its timeline and the start of its process, and the one that the database itself
+// remembers. They differ when a standby was promoted, or the server was started again, perhaps with files put back
+// or moved, since SetServer was called: what was acknowledged before may be missing here. Any process can tell, also
+// one that was not running at the time.
 func (l *Ledger) Server(ctx context.Context) (now, remembered string, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	err = l.pool.QueryRow(ctx, `SELECT c.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), s.server
+	err = l.pool.QueryRow(ctx, `SELECT c.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || extract(epoch FROM pg_postmaster_start_time()), s.server
 		FROM pg_control_system() c, settings s`).Scan(&now, &remembered)
 	return now, remembered, l.fail(err, "asking which server it is")
 }

@@ -23,6 +23,8 @@ type Lot struct {
 	AdjustActor   string // who changed the capacity last; "" if nobody did since the first load
 	AdjustReason  string
 	Seeded        *int64 // the stock that the last seed named; nil: not known
+	ArchivedBy    string
+	ArchivedAt    time.Time // zero: it is not
 	CreatedBy     string
 	CreatedAt     time.Time
 
@@ -30,17 +32,17 @@ type Lot struct {
 }
 
 const lotColumns = `lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, held, sold, epoch, seq, hash, open_epoch,
-	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, seeded_stock, created_by, created_at`
+	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, seeded_stock, archive, archived_by, archived_at, created_by, created_at`
 
 func scanLot(row pgx.CollectableRow) (Lot, error) {
 	var l Lot
 	var hold, maxHold int64
-	var opens, closes, eventAt, foldedAt, stoppedAt *time.Time
+	var opens, closes, eventAt, foldedAt, stoppedAt, archivedAt *time.Time
 	err := row.Scan(&l.Lot, &l.Name, &l.Stock, &l.Limit, &hold, &maxHold, &opens, &closes, &l.Late, &l.Status, &l.Held, &l.Sold, &l.Watermark.Epoch, &l.Watermark.Seq, &l.hash, &l.OpenEpoch,
-		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.CreatedBy, &l.CreatedAt)
+		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.Archive, &l.ArchivedBy, &archivedAt, &l.CreatedBy, &l.CreatedAt)
 	l.Hold, l.MaxHold = time.Duration(hold)*time.Millisecond, time.Duration(maxHold)*time.Millisecond
 	l.Opens, l.Closes, l.EventAt, l.FoldedAt, l.StoppedAt = timeOf(opens), timeOf(closes), timeOf(eventAt), timeOf(foldedAt), timeOf(stoppedAt)
-	l.CreatedAt = l.CreatedAt.UTC()
+	l.ArchivedAt, l.CreatedAt = timeOf(archivedAt), l.CreatedAt.UTC()
 	return l, err
 }
 
@@ -68,14 +70,15 @@ func texts[T ~string](ids []T) []string {
 	return out
 }
 
-// Lots returns these lots, or all for nil, sorted by id. One that the ledger does not know is absent.
+// Lots returns these lots, or all that are not archived for nil, sorted by id. One that the ledger does not know is
+// absent.
 func (l *Ledger) Lots(ctx context.Context, ids []drop.LotID) ([]Lot, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	var rows pgx.Rows
 	var err error
 	if ids == nil {
-		rows, err = l.pool.Query(ctx, `SELECT `+lotColumns+` FROM lots ORDER BY lot`)
+		rows, err = l.pool.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE archive <> 'done' ORDER BY lot`)
 	} else {
 		rows, err = l.pool.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = ANY($1) ORDER BY lot`, texts(ids))
 	}
@@ -101,7 +104,7 @@ func (l *Ledger) CreateLot(ctx context.Context, def drop.Definition, actor strin
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $3, EXISTS (SELECT FROM dead_letters WHERE lot = $1))
 		ON CONFLICT (lot) DO UPDATE SET (name, capacity, seeded_stock, user_limit, hold_ms, max_hold_ms, opens, closes, late, status) =
 			(EXCLUDED.name, EXCLUDED.capacity, EXCLUDED.seeded_stock, EXCLUDED.user_limit, EXCLUDED.hold_ms, EXCLUDED.max_hold_ms, EXCLUDED.opens, EXCLUDED.closes, EXCLUDED.late, EXCLUDED.status)
-			WHERE NOT l.seen
+			WHERE NOT l.seen AND l.archive = ''
 		RETURNING xmax = 0`
 	err = l.pool.QueryRow(ctx, q, string(def.Lot), def.Name, def.Stock, def.Limit, def.Hold.Milliseconds(), def.MaxHold.Milliseconds(),
 		nullTime(def.Opens), nullTime(def.Closes), string(def.Late), string(def.Status), actor).Scan(&created)
@@ -153,44 +156,51 @@ type Issued struct {
 // With OnlyUnseen it returns fault.Conflict if any event of the lot ever arrived, since a seed must not recreate
 // stock. As long as none did, an epoch that was issued before is returned again: its load may have timed out and
 // still come through, and what is sold under it must not become a ghost.
-// Errors: fault.NotFound, fault.Conflict.
+// Errors: fault.NotFound; fault.Conflict, also of a lot that is archived.
 func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest) (Issued, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	var issued Issued
 	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
-		lots, err := lockLots(ctx, tx, []drop.LotID{lot})
+		known, err := lockLot(ctx, tx, lot)
 		if err != nil {
 			return err
 		}
-		known, ok := lots[lot]
-		if !ok {
-			return fault.New(fault.NotFound, "the ledger does not know the lot %s", lot)
+		if known.Archive == drop.Archived || r.OnlyUnseen && known.Archive != drop.NotArchived {
+			return fault.New(fault.Conflict, "the lot %s is archived: its sale is over for good", lot).WithHint("choose another name for a new sale")
 		}
 		if r.OnlyUnseen && known.Seen {
 			return fault.New(fault.Conflict, "the ledger already has events of the lot %s", lot).WithHint("rebuild it from the ledger: dropctl restore %s", lot)
 		}
-		issued = Issued{Epoch: known.OpenEpoch, Closing: known.Watermark, Lot: *known}
 		if r.OnlyUnseen && known.OpenEpoch > 0 {
+			issued = Issued{Epoch: known.OpenEpoch, Closing: known.Watermark, Lot: known}
 			return nil
 		}
-		// A database that was put back to an older state may meet numbers it does not remember to have issued.
-		err = tx.QueryRow(ctx, `SELECT 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1))`, string(lot), known.OpenEpoch).Scan(&issued.Epoch)
-		if err != nil {
-			return err
-		}
-		if issued.Ghosts, err = l.closeEpoch(ctx, tx, *known); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `INSERT INTO lot_epochs (lot, epoch, closed_epoch, closed_seq, actor, reason) VALUES ($1, $2, $3, $4, $5, $6)`,
-			string(lot), issued.Epoch, issued.Closing.Epoch, issued.Closing.Seq, r.Actor, r.Reason)
-		if err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `UPDATE lots SET open_epoch = $2, waiting = 0, stopped = '', stopped_reason = '', stopped_at = NULL WHERE lot = $1`, string(lot), issued.Epoch)
+		issued, err = l.issue(ctx, tx, known, r)
 		return err
 	})
 	return issued, l.fail(err, "issuing an epoch")
+}
+
+// issue closes the open epoch of a lot that is locked and issues the next one. It ends an archive that was begun.
+func (l *Ledger) issue(ctx context.Context, tx pgx.Tx, lot Lot, r IssueRequest) (Issued, error) {
+	issued := Issued{Closing: lot.Watermark, Lot: lot}
+	// A database that was put back to an older state may meet numbers it does not remember to have issued.
+	err := tx.QueryRow(ctx, `SELECT 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1))`, string(lot.Lot), lot.OpenEpoch).Scan(&issued.Epoch)
+	if err != nil {
+		return issued, err
+	}
+	if issued.Ghosts, err = l.closeEpoch(ctx, tx, lot); err != nil {
+		return issued, err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO lot_epochs (lot, epoch, closed_epoch, closed_seq, actor, reason) VALUES ($1, $2, $3, $4, $5, $6)`,
+		string(lot.Lot), issued.Epoch, issued.Closing.Epoch, issued.Closing.Seq, r.Actor, r.Reason)
+	if err != nil {
+		return issued, err
+	}
+	_, err = tx.Exec(ctx, `UPDATE lots SET open_epoch = $2, waiting = 0, stopped = '', stopped_reason = '', stopped_at = NULL, archive = '', archived_by = ''
+		WHERE lot = $1`, string(lot.Lot), issued.Epoch)
+	return issued, err
 }
 
 // closeEpoch turns what lies beyond the lot's watermark into ghosts and returns how many events waited.

@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Archiving a lot takes two phases, and Redis comes between them: BeginArchive writes down what is going to happen,
+// then the lot is taken out of Redis if it is not ahead of the watermark returned, then FinishArchive ends it.
+// Whoever finds an archive begun, after a crash, does all three again: each does nothing where it was done. Lots
+// under work are kept from others with LockLots. A restore ends an archive that was only begun.
+
+// BeginArchive decides that a lot's sale is over for good, and returns the lot. Its Archive says whether it was
+// done before; then nothing is left to do.
+// Errors: fault.NotFound; fault.Conflict while it is not closed, has holds, or has events to fold or sales to
+// finalise.
+func (l *Ledger) BeginArchive(ctx context.Context, id drop.LotID, actor string) (Lot, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var lot Lot
+	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) (err error) {
+		if lot, err = lockLot(ctx, tx, id); err != nil || lot.Archive == drop.Archived {
+			return err
+		}
+		if err := archivable(ctx, tx, lot); err != nil {
+			return err
+		}
+		lot.Archive = drop.ArchiveBegun
+		_, err = tx.Exec(ctx, `UPDATE lots SET archive = 'begun', archived_by = $2, archived_at = NULL WHERE lot = $1`, string(id), actor)
+		return err
+	})
+	return lot, l.fail(err, "beginning to archive a lot")
+}
+
+// archivable checks that nothing of the lot is left to be done.
+func archivable(ctx context.Context, tx pgx.Tx, lot Lot) error {
+	var holds, unfinished int64
+	err := tx.QueryRow(ctx, `SELECT (SELECT count(*) FROM reservations WHERE lot = $1 AND state = 'held'),
+		(SELECT count(*) FROM pending_allocations WHERE lot = $1 AND state IN ('PENDING', 'PROCESSING'))`, string(lot.Lot)).Scan(&holds, &unfinished)
+	if err != nil {
+		return err
+	}
+	refuse := func(count int64, format string, args ...any) *fault.Error {
+		return fault.New(fault.Conflict, "the lot %s "+format, append([]any{lot.Lot}, args...)...).With("count", count)
+	}
+	switch {
+	case lot.Status != drop.Closed:
+		return fault.New(fault.Conflict, "the lot %s is %s", lot.Lot, lot.Status).WithHint("dropctl lot close %s; what was not recorded yet: dropctl worker --until-idle", lot.Lot)
+	case lot.Stopped != "":
+		return refuse(lot.Waiting, "is stopped (%s), and %d of its events are not folded", lot.Stopped, lot.Waiting).WithHint("dropctl explain %s", lot.Stopped)
+	case lot.Waiting > 0:
+		return refuse(lot.Waiting, "has %d events that wait to be folded", lot.Waiting).WithHint("dropctl worker --until-idle")
+	case holds > 0:
+		return refuse(holds, "has %d holds", holds).WithHint("wait until they end: dropctl reservation list --lot %s --state held", lot.Lot)
+	case unfinished > 0:
+		return refuse(unfinished, "has %d confirmed reservations that are not finalised", unfinished).WithHint("dropctl worker --until-idle")
+	}
+	return nil
+}
+
+// FinishArchive records that Redis has the lot no more. at is the watermark BeginArchive returned it with. The
+// lot's last epoch is closed, so that whatever turns up later is a ghost.
+// Errors: fault.NotFound; fault.Conflict if the lot went on meanwhile, or no archive of it was begun.
+func (l *Ledger) FinishArchive(ctx context.Context, id drop.LotID, at drop.Watermark) error {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+		lot, err := lockLot(ctx, tx, id)
+		if err != nil || lot.Archive == drop.Archived {
+			return err
+		}
+		if lot.Archive != drop.ArchiveBegun || lot.Watermark != at || lot.Waiting > 0 {
+			return fault.New(fault.Conflict, "the lot %s went on while it was archived", id).WithHint("run it again: dropctl lot archive %s", id)
+		}
+		if _, err := l.issue(ctx, tx, lot, IssueRequest{Actor: lot.ArchivedBy, Reason: "archived"}); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `UPDATE lots SET archive = 'done', archived_by = $2, archived_at = now() WHERE lot = $1`, string(id), lot.ArchivedBy)
+		return err
+	})
+	return l.fail(err, "archiving a lot")
+}
+
+// lockLot locks one lot that the ledger must know.
+func lockLot(ctx context.Context, tx pgx.Tx, id drop.LotID) (Lot, error) {
+	lots, err := lockLots(ctx, tx, []drop.LotID{id})
+	if err != nil {
+		return Lot{}, err
+	}
+	lot, ok := lots[id]
+	if !ok {
+		return Lot{}, fault.New(fault.NotFound, "the ledger does not know the lot %s", id)
+	}
+	return *lot, nil
+}
