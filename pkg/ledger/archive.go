@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -51,15 +52,22 @@ func archivable(ctx context.Context, tx pgx.Tx, lot Lot) error {
 	case lot.Status != drop.Closed:
 		return fault.New(fault.Conflict, "the lot %s is %s", lot.Lot, lot.Status).WithHint("dropctl lot close %s; what was not recorded yet: dropctl worker --until-idle", lot.Lot)
 	case lot.Stopped != "":
-		return refuse(lot.Waiting, "is stopped (%s), and %d of its events are not folded", lot.Stopped, lot.Waiting).WithHint("dropctl explain %s", lot.Stopped)
+		return refuse(lot.Waiting, "is stopped (%s) with %s to fold", lot.Stopped, counted(lot.Waiting, "event")).WithHint("dropctl explain %s", lot.Stopped)
 	case lot.Waiting > 0:
-		return refuse(lot.Waiting, "has %d events that wait to be folded", lot.Waiting).WithHint("dropctl worker --until-idle")
+		return refuse(lot.Waiting, "has %s to fold", counted(lot.Waiting, "event")).WithHint("dropctl worker --until-idle")
 	case holds > 0:
-		return refuse(holds, "has %d holds", holds).WithHint("wait until they end: dropctl reservation list --lot %s --state held", lot.Lot)
+		return refuse(holds, "has %s", counted(holds, "hold")).WithHint("wait until they end: dropctl reservation list --lot %s --state held", lot.Lot)
 	case unfinished > 0:
-		return refuse(unfinished, "has %d confirmed reservations that are not finalised", unfinished).WithHint("dropctl worker --until-idle")
+		return refuse(unfinished, "has %s to finalise", counted(unfinished, "confirmed reservation")).WithHint("dropctl worker --until-idle")
 	}
 	return nil
+}
+
+func counted(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.FormatInt(n, 10) + " " + what + "s"
 }
 
 // FinishArchive records that Redis has the lot no more. at is the watermark BeginArchive returned it with. The

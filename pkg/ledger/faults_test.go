@@ -1,0 +1,292 @@
+package ledger
+
+import (
+	"bytes"
+	"net"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// The files of the database are replaced by an older copy, so that commits which were acknowledged are gone. The
+// server shows that it is not the one before, and applying everything again ends where it had ended, with each sale
+// once.
+func TestADatabaseThatWasPutBackGetsWhatItLacks(t *testing.T) {
+	testkit.Long(t)
+	server := testkit.PostgresServer(t)
+	if _, err := MigrateUp(t.Context(), Options{URL: server.URL(lab.Owner, lab.Database)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
+		t.Fatal(err)
+	}
+	l := reopened(t, server, nil)
+	r, moved := seeded(t, l, "lot", 50), seeded(t, l, "moved", 50)
+	first := r.hold("ann", 2)
+	r.confirm(first, 2, "pay-ann")
+	r.hold("bob", 1)
+	moved.hold("ann", 1)
+	lived, movedLived := r.take(), moved.take()
+	apply(t, l, append(lived, movedLived...)...)
+	finalise(t, l)
+	remember := func() string {
+		now, _, err := l.Server(t.Context())
+		if err == nil {
+			err = l.SetServer(t.Context(), now)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	remember()
+	data := filepath.Join(server.Dir(), "data")
+	l = reopened(t, server, func() { run(t, "cp", "-a", data, data+".old") })
+	before := remember()
+
+	r.refund(first, 1, true)
+	for range 20 {
+		r.confirm(r.hold("cid", 1), 1, "pay-cid")
+	}
+	kept := r.take()
+	apply(t, l, kept...)
+	finalise(t, l)
+	moved.load(issue(t, l, "moved"))
+	moved.confirm(moved.hold("dan", 1), 1, "pay-dan")
+	movedKept := moved.take()
+	apply(t, l, movedKept...)
+	was := recorded(t, server)
+
+	l = reopened(t, server, func() {
+		run(t, "rm", "-r", data)
+		run(t, "mv", data+".old", data)
+	})
+	now, remembered, err := l.Server(t.Context())
+	if err != nil || now == remembered || now == before {
+		t.Errorf("the server is %q, before %q, and the database remembers %q: %v", now, before, remembered, err)
+	}
+	if recorded(t, server) == was {
+		t.Fatal("nothing was lost: the test tests nothing")
+	}
+	apply(t, l, append(lived, kept...)...)
+	finalise(t, l)
+	if is := recorded(t, server); is != was {
+		t.Errorf("recorded was\n%s\nand is\n%s", was, is)
+	}
+	wantTotals(t, l, "lot", 50, 1, 21)
+	if v, err := l.Verify(t.Context(), "lot"); err != nil || v.Bad != "" {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+
+	// The number of an epoch was lost too. Nothing is guessed: the lot stops, its money is due when the next epoch
+	// is issued, and that is a number that Redis has not seen.
+	apply(t, l, append(movedLived, movedKept...)...)
+	wantStopped(t, l, "moved", fault.StopUnfoldable)
+	if issued := issue(t, l, "moved"); issued.Epoch != moved.epoch+1 {
+		t.Errorf("issued %+v behind %d", issued, moved.epoch)
+	}
+	if due := dueRefs(t, l, "moved"); due != "ghost:pay-dan:1" {
+		t.Errorf("refunds due: %s", due)
+	}
+}
+
+// reopened opens the ledger, after doing something while the server is down.
+func reopened(t *testing.T, server *lab.Postgres, whileDown func()) *Ledger {
+	t.Helper()
+	if whileDown != nil {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		whileDown()
+		if err := server.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := Open(t.Context(), Options{URL: server.SocketURL(lab.App, lab.Database)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// recorded is what the ledger has of the lot `lot`, times of recording apart.
+func recorded(t *testing.T, server *lab.Postgres) string {
+	t.Helper()
+	out, err := server.SQL(t.Context(), lab.Database, `SELECT seq, hash FROM reservation_events WHERE lot = 'lot' ORDER BY seq;
+		SELECT n, state, qty, refunded, last_seq FROM reservations WHERE lot = 'lot' ORDER BY n;
+		SELECT n, entry, kind, units, ref FROM order_ledger WHERE lot = 'lot' ORDER BY n, entry`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+// The connection breaks exactly at the COMMIT: before the server has it, or when it is done and nobody hears. Either
+// way the same call, repeated, has everything once.
+func TestAConnectionLostInMidCommitIsExactlyOnce(t *testing.T) {
+	db := migrated(t)
+	direct := open(t, db)
+	for name, carriedOut := range map[string]bool{"before it": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newCommitCutter(t, db.Server.Addr(), carriedOut)
+			l, err := Open(t.Context(), Options{URL: p.url(t, db.Server.URL(lab.App, db.Name)), Timeout: 5 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			lot := newLot()
+			r := seeded(t, direct, lot, 10)
+			res := r.hold("ann", 3)
+			r.confirm(res, 3, "pay")
+			r.paidLate(res, "twice")
+			events := r.take()
+
+			cut(t, p, func() error { _, err := l.Apply(t.Context(), events, nil); return err })
+			if folded := lotOf(t, direct, lot).Watermark.Seq > 0; folded != carriedOut {
+				t.Errorf("folded: %v", folded)
+			}
+			apply(t, l, events...)
+			wantTotals(t, direct, lot, 10, 0, 3)
+
+			claimed := claim(t, l, "one", time.Minute)
+			cut(t, p, func() error { _, err := l.FinishPending(t.Context(), "one", claimed); return err })
+			if n := finish(t, l, "one", claimed); n != map[bool]int{false: 1, true: 0}[carriedOut] {
+				t.Errorf("finished %d", n)
+			}
+			if s := salesOf(t, direct, lot); s != (Sales{Sold: 3, Net: 3}) {
+				t.Errorf("sales %+v", s)
+			}
+
+			cut(t, p, func() error {
+				_, err := l.IssueEpoch(t.Context(), lot, IssueRequest{Actor: "test", Reason: "test"})
+				return err
+			})
+			issued := issue(t, l, lot)
+			if want := map[bool]int64{false: 2, true: 3}[carriedOut]; issued.Epoch != want || issued.Closing != r.emitted() {
+				t.Errorf("issued %+v, want epoch %d", issued, want)
+			}
+			r.load(issued)
+			apply(t, l, r.take()...)
+			wantTotals(t, direct, lot, 10, 0, 3)
+			if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" || v.Units != 3 {
+				t.Errorf("verify: %+v, %v", v, err)
+			}
+			if due := dueRefs(t, direct, lot); due != "paid_late:twice:3" {
+				t.Errorf("refunds due: %s", due)
+			}
+		})
+	}
+}
+
+// cut runs a call whose COMMIT is cut.
+func cut(t *testing.T, p *commitCutter, call func() error) {
+	t.Helper()
+	p.armed.Store(true)
+	if err := call(); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("the call with a cut commit returned %v", err)
+	}
+	if p.armed.Load() {
+		t.Fatal("no COMMIT was sent")
+	}
+}
+
+// commitCutter carries connections to a server and, once armed, breaks the first that sends a COMMIT.
+type commitCutter struct {
+	listener   net.Listener
+	upstream   string
+	carriedOut bool // the COMMIT still reaches the server, and its reply is swallowed
+	armed      atomic.Bool
+	wait       sync.WaitGroup
+}
+
+func newCommitCutter(t *testing.T, upstream string, carriedOut bool) *commitCutter {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &commitCutter{listener: listener, upstream: upstream, carriedOut: carriedOut}
+	p.wait.Go(p.serve)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.wait.Wait()
+	})
+	return p
+}
+
+func (p *commitCutter) url(t *testing.T, server string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal("not a URL") // without it: it has a password
+	}
+	u.Host = p.listener.Addr().String()
+	return u.String()
+}
+
+func (p *commitCutter) serve() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", p.upstream)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		p.wait.Go(func() { p.carry(client, server) })
+	}
+}
+
+func (p *commitCutter) carry(client, server net.Conn) {
+	var muted atomic.Bool
+	replies := make(chan struct{})
+	go func() {
+		defer close(replies)
+		buffer := make([]byte, 64<<10)
+		for {
+			n, err := server.Read(buffer)
+			if muted.Load() || err != nil {
+				_ = client.Close() // the COMMIT was answered, or the server is gone
+				_ = server.Close()
+				return
+			}
+			_, _ = client.Write(buffer[:n])
+		}
+	}()
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(buffer)
+		if err != nil {
+			break
+		}
+		if bytes.Contains(buffer[:n], []byte("commit\x00")) && p.armed.CompareAndSwap(true, false) {
+			if !p.carriedOut {
+				break
+			}
+			muted.Store(true)
+		}
+		if _, err := server.Write(buffer[:n]); err != nil {
+			break
+		}
+	}
+	if !muted.Load() {
+		_ = server.Close()
+	}
+	<-replies
+	_ = client.Close()
+}
