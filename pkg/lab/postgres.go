@@ -37,21 +37,39 @@ const pgpass = "pgpass" // the file psql takes the superuser's password from
 
 // PostgresOptions says how the PostgreSQL server differs from the usual one. The zero value is fine.
 type PostgresOptions struct {
-	NoFsync  bool              // faster; commits survive kill -9 but not a crash of the machine
-	Settings map[string]string // of postgresql.conf; they win over ours
+	NoFsync     bool              // faster; commits survive kill -9 but not a crash of the machine
+	Settings    map[string]string // of postgresql.conf; they win over ours
+	Under       []string          // a program with arguments that executes the server, such as env with variables
+	WALDiskSize int64             // bytes of a disk of its own for the write-ahead log (see FillDisk), at least 40 MB; 0: none
 }
 
 // Postgres is a private PostgreSQL server. As root it runs as the user postgres, else nobody.
 type Postgres struct {
 	server
 	port      int
-	psql      string // path of the program
+	bin, psql string // the folder of its programs, the path of one
+	options   PostgresOptions
 	passwords map[Role]string
+	upstream  string // of a standby: how it connects to its primary
 }
 
 // StartPostgres makes a new database cluster, starts a private server on it and waits until it answers. The
 // context bounds the start only; the server runs until Stop. Errors: MissingBinary, Unsupported, Unavailable.
 func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
+	passwords := map[Role]string{Superuser: newPassword(), Owner: newPassword(), App: newPassword()}
+	p, err := newPostgres(ctx, o, passwords)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.create(ctx); err != nil {
+		_ = p.Stop(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return p, nil
+}
+
+// newPostgres finds the programs and makes the folder of a server; nothing runs yet.
+func newPostgres(ctx context.Context, o PostgresOptions, passwords map[Role]string) (*Postgres, error) {
 	if err := supported(); err != nil {
 		return nil, err
 	}
@@ -59,74 +77,89 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
+	p := &Postgres{options: o, passwords: passwords}
+	p.program = "postgres"
+	p.stopWith, p.farewell = "INT", "QUIT" // fast and immediate shutdown; SIGKILL would leak its shared memory
+	p.ready = p.answers
+	if p.bin, err = programFolder(program); err != nil {
+		return nil, err
+	}
+	if p.psql, err = sibling(p.bin, "psql"); err != nil {
+		return nil, err
+	}
 	owner, err := unprivileged()
 	if err != nil {
 		return nil, err
 	}
-	h, err := newHome(owner)
-	if err != nil {
+	if p.home, err = newHome(owner); err != nil {
 		return nil, err
 	}
-	p := &Postgres{passwords: map[Role]string{Superuser: newPassword(), Owner: newPassword(), App: newPassword()}}
-	p.program = "postgres"
-	p.home = h
-	p.stopWith, p.farewell = "INT", "QUIT" // fast and immediate shutdown; SIGKILL would leak its shared memory
-	p.ready = p.answers
-	if err := p.create(ctx, program, o); err != nil {
-		_ = p.Stop(context.WithoutCancel(ctx))
-		return nil, err
+	if err := p.home.write(pgpass, "*:*:*:*:"+passwords[Superuser]+"\n"); err != nil {
+		p.home.remove()
+		return nil, fault.Wrap(fault.Unavailable, err, "cannot prepare psql")
 	}
 	return p, nil
 }
 
-func (p *Postgres) create(ctx context.Context, program string, o PostgresOptions) error {
-	bin, err := programFolder(program)
-	if err != nil {
-		return err
-	}
-	if p.psql, err = sibling(bin, "psql"); err != nil {
-		return err
-	}
-	initdb, err := sibling(bin, "initdb")
-	if err != nil {
-		return err
-	}
-	if err := p.initialise(ctx, initdb); err != nil {
-		return err
-	}
-	if err := p.home.write(pgpass, "*:*:*:*:"+p.passwords[Superuser]+"\n"); err != nil {
-		return fault.Wrap(fault.Unavailable, err, "cannot prepare psql")
-	}
-	for attempt := 1; ; attempt++ {
-		if p.port, err = freePort(); err != nil {
+func (p *Postgres) create(ctx context.Context) error {
+	if p.options.WALDiskSize > 0 {
+		if err := p.addDisk(ctx, p.options.WALDiskSize, "wal"); err != nil {
 			return err
 		}
-		p.command = p.commandLine(filepath.Join(bin, "postgres"), o)
-		err = p.Start(ctx)
-		if err == nil {
-			break
+	}
+	if err := p.initialise(ctx); err != nil {
+		return err
+	}
+	if err := p.startOnFreePort(ctx); err != nil {
+		return err
+	}
+	return p.createRoles(ctx)
+}
+
+func (p *Postgres) startOnFreePort(ctx context.Context) error {
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		p.port = port
+		p.command = p.commandLine()
+		if err = p.Start(ctx); err == nil {
+			return nil
 		}
 		portTaken := p.PID() == 0 && !portFree(p.port) // taken between our look and the server's start
 		if !portTaken || attempt == 3 {
 			return err
 		}
 	}
-	return p.createRoles(ctx)
 }
 
 // initialise makes the data folder. The password goes through a file that is removed afterwards.
-func (p *Postgres) initialise(ctx context.Context, initdb string) error {
+func (p *Postgres) initialise(ctx context.Context) error {
 	if err := p.home.write("password", p.passwords[Superuser]); err != nil {
 		return fault.Wrap(fault.Unavailable, err, "cannot prepare PostgreSQL's folder")
 	}
 	defer func() { _ = p.home.root.Remove("password") }()
 
+	args := []string{"--no-locale", "-E", "UTF8", "--no-sync", "-A", "scram-sha-256",
+		"-U", string(Superuser), "--pwfile", p.home.path("password"), "-D", p.home.path("data")}
+	if p.disk != nil {
+		args = append(args, "--waldir", p.home.path("wal"))
+	}
+	return p.tool(ctx, "initdb", args...)
+}
+
+// tool runs a program that comes with the server, as the server's user.
+func (p *Postgres) tool(ctx context.Context, program string, args ...string) error {
+	path, err := sibling(p.bin, program)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, initdb, "--no-locale", "-E", "UTF8", "--no-sync", "-A", "scram-sha-256",
-		"-U", string(Superuser), "--pwfile", p.home.path("password"), "-D", p.home.path("data"))
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = p.home.dir
-	cmd.Env = cleanEnv()
+	cmd.Env = cleanEnv("PGPASSFILE="+p.home.path(pgpass), "PGCONNECT_TIMEOUT=10")
 	cmd.SysProcAttr = detached(p.home.owner)
 	cmd.WaitDelay = 5 * time.Second
 	out, err := cmd.CombinedOutput()
@@ -134,12 +167,12 @@ func (p *Postgres) initialise(ctx context.Context, initdb string) error {
 		return fault.As(ctx.Err())
 	}
 	if err != nil {
-		return fault.Wrap(fault.Unavailable, err, "initdb failed: %s", oneLine(out))
+		return fault.Wrap(fault.Unavailable, err, "%s failed: %s", program, oneLine(out))
 	}
 	return nil
 }
 
-func (p *Postgres) commandLine(program string, o PostgresOptions) []string {
+func (p *Postgres) commandLine() []string {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"port":                    strconv.Itoa(p.port),
@@ -151,12 +184,12 @@ func (p *Postgres) commandLine(program string, o PostgresOptions) []string {
 		"log_timezone":            "UTC",
 		"max_connections":         "200",
 	}
-	if o.NoFsync {
+	if p.options.NoFsync {
 		settings["fsync"] = "off"
 		settings["full_page_writes"] = "off"
 	}
-	maps.Copy(settings, o.Settings)
-	command := []string{program, "-D", p.home.path("data")}
+	maps.Copy(settings, p.options.Settings)
+	command := slices.Concat(p.options.Under, []string{filepath.Join(p.bin, "postgres"), "-D", p.home.path("data")})
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		command = append(command, "-c", name+"="+settings[name])
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,14 +16,21 @@ import (
 // RedisOptions says how the Redis server differs from the usual one. The zero value is fine.
 type RedisOptions struct {
 	Fsync      string   // when the append-only file is synced: "always", "everysec" (default) or "no"
-	Directives []string // more lines of redis.conf, such as "maxmemory 64mb"; they win over ours
+	Directives []string // more lines of redis.conf, such as "maxmemory 64mb" or "min-replicas-to-write 1"; they win over ours
+	Announce   string   // "127.0.0.1:port" where replicas and Sentinels find it, such as a proxy's; empty: its own address
+	Under      []string // a program with arguments that executes the server, such as env with variables
+	DiskSize   int64    // bytes of a disk of its own for its data (see FillDisk); 0: none
+
+	sentinel []string // directives of a Sentinel: it is one, and only Under counts besides
 }
 
 // Redis is a private Redis server: append-only file on, no snapshots, noeviction.
 type Redis struct {
 	server
 	port     int
-	password string
+	password string // empty for a Sentinel
+	announce string
+	data     string // folder of the data in the home; empty: the home itself
 }
 
 // StartRedis starts a private Redis (or Valkey) server and waits until it answers. The context bounds the
@@ -62,46 +70,71 @@ func tryRedis(ctx context.Context, program string, o RedisOptions, password stri
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{port: port, password: password}
+	r := &Redis{port: port, password: password, announce: o.Announce}
+	if o.DiskSize > 0 {
+		r.data = "data"
+	}
 	r.program = filepath.Base(program)
 	r.home = h
-	r.command = []string{program, h.path("redis.conf")}
+	r.command = slices.Concat(o.Under, []string{program, h.path("redis.conf")})
 	r.stopWith, r.farewell = "TERM", "KILL"
 	r.ready = r.ping
-	if err := h.write("redis.conf", r.config(o)); err != nil {
+	config := r.config(o)
+	if o.sentinel != nil {
+		r.command = append(r.command, "--sentinel")
+		config = append(r.listening(), o.sentinel...)
+	}
+	if err := h.write("redis.conf", strings.Join(config, "\n")+"\n"); err != nil {
 		h.remove()
 		return nil, fault.Wrap(fault.Unavailable, err, "cannot write the configuration of %s", r.program)
 	}
-	if err := r.Start(ctx); err != nil {
+	if o.DiskSize > 0 {
+		err = r.addDisk(ctx, o.DiskSize, r.data)
+	}
+	if err == nil {
+		err = r.Start(ctx)
+	}
+	if err != nil {
 		_ = r.Stop(context.WithoutCancel(ctx))
 		return r, err
 	}
 	return r, nil
 }
 
-func (r *Redis) config(o RedisOptions) string {
+// listening is what the configurations of Redis and of a Sentinel begin with.
+func (r *Redis) listening() []string {
+	return []string{
+		"bind 127.0.0.1",
+		fmt.Sprintf("port %d", r.port),
+		"unixsocket " + r.Socket(),
+		"unixsocketperm 700",
+		"daemonize no",
+		"supervised no",
+		"logfile \"\"",
+	}
+}
+
+func (r *Redis) config(o RedisOptions) []string {
 	fsync := o.Fsync
 	if fsync == "" {
 		fsync = "everysec"
 	}
-	lines := []string{
-		"bind 127.0.0.1",
+	lines := append(r.listening(),
+		"dir "+r.DataDir(),
 		"protected-mode yes",
-		fmt.Sprintf("port %d", r.port),
-		"unixsocket " + r.Socket(),
-		"unixsocketperm 700",
-		"requirepass " + r.password,
-		"dir " + r.Dir(),
-		"daemonize no",
-		"supervised no",
-		"logfile \"\"",
+		"requirepass "+r.password,
+		"masterauth "+r.password,
 		"save \"\"",
 		"appendonly yes",
-		"appendfsync " + fsync,
+		"appendfsync "+fsync,
 		"maxmemory-policy noeviction",
 		"notify-keyspace-events Ex", // the sweeper's wake-up
+		"repl-diskless-sync-delay 0",
+	)
+	if host, port, err := net.SplitHostPort(o.Announce); err == nil {
+		lines = append(lines, "replica-announce-ip "+host, "replica-announce-port "+port)
 	}
-	return strings.Join(append(lines, o.Directives...), "\n") + "\n"
+	return append(lines, o.Directives...)
 }
 
 // Addr returns the TCP address, "127.0.0.1:port". It stays the same for the server's whole life.
@@ -109,6 +142,9 @@ func (r *Redis) Addr() string { return fmt.Sprintf("127.0.0.1:%d", r.port) }
 
 // Socket returns the path of the unix socket.
 func (r *Redis) Socket() string { return r.home.path("redis.sock") }
+
+// DataDir returns the folder of the server's data; the append-only file is in its folder appendonlydir.
+func (r *Redis) DataDir() string { return r.home.path(r.data) }
 
 // URL returns the address for clients over TCP. It contains the password.
 func (r *Redis) URL() string {
@@ -154,8 +190,10 @@ func (r *Redis) call(ctx context.Context, args ...string) (string, error) {
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
 	c := newRESP(conn)
-	if _, err := c.call("AUTH", r.password); err != nil {
-		return "", err
+	if r.password != "" {
+		if _, err := c.call("AUTH", r.password); err != nil {
+			return "", err
+		}
 	}
 	return c.call(args...)
 }

@@ -198,7 +198,7 @@ func TestRedisPasswordIsNotInTheProcessList(t *testing.T) {
 
 func TestClusterServesAllSlots(t *testing.T) {
 	t.Parallel()
-	c, err := StartCluster(t.Context(), 3, RedisOptions{})
+	c, err := StartCluster(t.Context(), 3, 0, RedisOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ type server struct {
 	farewell string                          // the signal the watchdog sends when we are gone
 	ready    func(ctx context.Context) error // nil error: the server answers
 
+	disk    *disk // nil: everything is in the home folder
 	mu      sync.Mutex
 	dog     *watchdog // of the running or last run server; nil before the first start and after Stop
 	stopped bool      // Stop has removed the folder
@@ -109,6 +110,9 @@ func (s *server) Stop(ctx context.Context) error {
 	}
 	s.home.remove()
 	s.stopped = true
+	if s.disk != nil {
+		err = errors.Join(err, s.disk.Stop(ctx))
+	}
 	return err
 }
 
@@ -137,16 +141,21 @@ func (s *server) halt(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
-	_ = s.dog.signal(s.stopWith)
-	_ = s.dog.signal("CONT") // it may be paused
-	select {
-	case <-s.dog.exited:
-		return nil
-	case <-ctx.Done():
-		if err := s.kill(); err != nil {
-			return err
+	again := time.NewTicker(500 * time.Millisecond) // a Redis that writes its first append-only file refuses to end
+	defer again.Stop()
+	for {
+		_ = s.dog.signal(s.stopWith)
+		_ = s.dog.signal("CONT") // it may be paused
+		select {
+		case <-s.dog.exited:
+			return nil
+		case <-ctx.Done():
+			if err := s.kill(); err != nil {
+				return err
+			}
+			return fault.New(fault.Unavailable, "%s did not stop in time and was killed", s.program)
+		case <-again.C:
 		}
-		return fault.New(fault.Unavailable, "%s did not stop in time and was killed", s.program)
 	}
 }
 
@@ -185,5 +194,28 @@ func (s *server) running() bool {
 		return false
 	default:
 		return true
+	}
+}
+
+// await asks every few milliseconds until nothing is missing any more. It gives up after 60 s or when the
+// context ends, with what was missing last: Unavailable, or Interrupted if the context was cancelled.
+func await(ctx context.Context, what string, missing func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		err := missing(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return fault.As(ctx.Err())
+			}
+			return fault.Wrap(fault.Unavailable, err, "%s: it did not happen in time", what)
+		case <-poll.C:
+		}
 	}
 }

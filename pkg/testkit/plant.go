@@ -2,7 +2,6 @@ package testkit
 
 import (
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -10,11 +9,11 @@ import (
 
 // places are where a lot keeps its numbers (layout in lua/common.lua).
 var places = map[string]struct {
-	field string
-	place int
+	field, layout string
+	place         int
 }{
-	"available": {"live", 0}, "held": {"live", 1}, "seq": {"live", 2}, "mark": {"live", 3},
-	"sold": {"totals", 0}, "capacity": {"totals", 1}, "epoch": {"rule", 0}, "limit": {"rule", 2},
+	"available": {"live", ">i6i6i6i6i6", 1}, "held": {"live", ">i6i6i6i6i6", 2}, "seq": {"live", ">i6i6i6i6i6", 3}, "mark": {"live", ">i6i6i6i6i6", 4},
+	"sold": {"totals", ">i6i6", 1}, "capacity": {"totals", ">i6i6", 2}, "epoch": {"rule", ">i6i6i6i6i6i6ss", 1}, "limit": {"rule", ">i6i6i6i6i6i6ss", 2},
 }
 
 // Plant adds to one number of a lot in Redis behind everybody's back; key is the lot's key.
@@ -24,17 +23,10 @@ func Plant(t testing.TB, r *lab.Redis, key, number string, by int64) {
 	if !known {
 		t.Fatalf("a lot has no number %q", number)
 	}
-	text, err := r.Do(t.Context(), "HGET", key, at.field)
-	if err != nil {
-		t.Fatal(err)
-	}
-	numbers := strings.Split(text, "\t")
-	n, err := strconv.ParseInt(numbers[at.place], 10, 64)
-	if err != nil {
-		t.Fatalf("%s of %s is %q: %v", at.field, key, text, err)
-	}
-	numbers[at.place] = strconv.FormatInt(n+by, 10)
-	if _, err := r.Do(t.Context(), "HSET", key, at.field, strings.Join(numbers, "\t")); err != nil {
-		t.Fatal(err)
+	const script = `local f = { struct.unpack(ARGV[4], redis.call('HGET', KEYS[1], ARGV[1])) }
+f[tonumber(ARGV[2])] = f[tonumber(ARGV[2])] + ARGV[3]
+return redis.call('HSET', KEYS[1], ARGV[1], struct.pack(ARGV[4], unpack(f)))`
+	if _, err := r.Do(t.Context(), "EVAL", script, "1", key, at.field, strconv.Itoa(at.place), strconv.FormatInt(by, 10), at.layout); err != nil {
+		t.Fatalf("%s of %s: %v", at.field, key, err)
 	}
 }

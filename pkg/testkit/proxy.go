@@ -1,7 +1,6 @@
 package testkit
 
 import (
-	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -14,16 +13,19 @@ import (
 // open connections and to new ones alike. Its methods are safe for concurrent use.
 type FaultyProxy struct {
 	listener net.Listener
-	upstream string
 
-	mu          sync.Mutex
-	cut         bool
-	dropReplies bool
-	dropped     int
-	delay       time.Duration
-	open        map[net.Conn]struct{}
-	closed      bool
-	wait        sync.WaitGroup
+	mu           sync.Mutex
+	upstream     string
+	cut          bool
+	requestsHeld bool
+	repliesHeld  bool
+	healed       *sync.Cond // of mu: something may no longer be held
+	dropReplies  bool
+	dropped      int
+	delay        time.Duration
+	open         map[net.Conn]struct{}
+	closed       bool
+	wait         sync.WaitGroup
 }
 
 // Proxy starts a proxy to a server's address ("host:port", or the path of a unix socket) that listens on
@@ -35,6 +37,7 @@ func Proxy(t testing.TB, upstream string) *FaultyProxy {
 		t.Fatal(err)
 	}
 	p := &FaultyProxy{listener: l, upstream: upstream, open: make(map[net.Conn]struct{})}
+	p.healed = sync.NewCond(&p.mu)
 	p.wait.Add(1)
 	go p.serve()
 	t.Cleanup(p.close)
@@ -53,6 +56,30 @@ func (p *FaultyProxy) URL(t testing.TB, server string) string {
 	}
 	u.Host = p.Addr()
 	return u.String()
+}
+
+// Lead makes the proxy lead to another server from now on, as an address does that moves with the primary.
+// It closes every open connection.
+func (p *FaultyProxy) Lead(upstream string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = upstream
+	p.closeAll()
+}
+
+// HoldRequests cuts one way of the link: what clients send does not reach the server, while connections stay open
+// and replies come through. As in a network that loses packets, Heal delivers what was held.
+func (p *FaultyProxy) HoldRequests() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requestsHeld = true
+}
+
+// HoldReplies cuts the other way: requests reach the server and are carried out, replies wait for Heal.
+func (p *FaultyProxy) HoldReplies() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.repliesHeld = true
 }
 
 // DropReplies makes requests reach the server while the reply is swallowed and the connection closed:
@@ -90,6 +117,8 @@ func (p *FaultyProxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cut, p.dropReplies, p.delay = false, false, 0
+	p.requestsHeld, p.repliesHeld = false, false
+	p.healed.Broadcast()
 }
 
 func (p *FaultyProxy) close() {
@@ -97,6 +126,7 @@ func (p *FaultyProxy) close() {
 	p.closed = true
 	_ = p.listener.Close()
 	p.closeAll()
+	p.healed.Broadcast()
 	p.mu.Unlock()
 	p.wait.Wait()
 }
@@ -114,16 +144,19 @@ func (p *FaultyProxy) serve() {
 		if err != nil {
 			return
 		}
+		p.mu.Lock()
+		upstream := p.upstream
+		p.mu.Unlock()
 		network := "tcp"
-		if strings.HasPrefix(p.upstream, "/") {
+		if strings.HasPrefix(upstream, "/") {
 			network = "unix"
 		}
-		server, err := net.DialTimeout(network, p.upstream, 10*time.Second)
+		server, err := net.DialTimeout(network, upstream, 10*time.Second)
 		if err != nil {
 			_ = client.Close()
 			continue
 		}
-		if !p.admit(client, server) {
+		if !p.admit(client, server, upstream) {
 			_ = client.Close()
 			_ = server.Close()
 			continue
@@ -132,11 +165,11 @@ func (p *FaultyProxy) serve() {
 	}
 }
 
-// admit registers the pair unless the proxy is cut or closed, in one step with the look at it.
-func (p *FaultyProxy) admit(client, server net.Conn) bool {
+// admit registers the pair unless the proxy is cut, closed or led elsewhere, in one step with the look at it.
+func (p *FaultyProxy) admit(client, server net.Conn, upstream string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cut || p.closed {
+	if p.cut || p.closed || p.upstream != upstream {
 		return false
 	}
 	p.open[client], p.open[server] = struct{}{}, struct{}{}
@@ -148,10 +181,10 @@ func (p *FaultyProxy) carry(client, server net.Conn) {
 	defer p.wait.Done()
 	var requests sync.WaitGroup
 	requests.Go(func() {
-		_, _ = io.Copy(server, client)
+		pass(server, client, func() bool { return p.await(&p.requestsHeld) })
 		_ = server.Close() // the client has gone, or we closed it
 	})
-	p.carryReplies(client, server)
+	pass(client, server, func() bool { return !p.swallow() && p.await(&p.repliesHeld) })
 	_ = client.Close()
 	requests.Wait()
 	p.mu.Lock()
@@ -160,15 +193,16 @@ func (p *FaultyProxy) carry(client, server net.Conn) {
 	p.mu.Unlock()
 }
 
-func (p *FaultyProxy) carryReplies(client, server net.Conn) {
+// pass copies what comes from one side to the other until a side ends or may refuses.
+func pass(to, from net.Conn, may func() bool) {
 	buffer := make([]byte, 64<<10)
 	for {
-		n, err := server.Read(buffer)
+		n, err := from.Read(buffer)
 		if n > 0 {
-			if p.swallow() {
+			if !may() {
 				return
 			}
-			if _, err := client.Write(buffer[:n]); err != nil {
+			if _, err := to.Write(buffer[:n]); err != nil {
 				return
 			}
 		}
@@ -176,6 +210,16 @@ func (p *FaultyProxy) carryReplies(client, server net.Conn) {
 			return
 		}
 	}
+}
+
+// await waits until the direction is no longer held. It is false when the proxy ends.
+func (p *FaultyProxy) await(held *bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for *held && !p.closed {
+		p.healed.Wait()
+	}
+	return !p.closed
 }
 
 // swallow waits out the delay and tells whether the reply is to be lost.

@@ -19,11 +19,7 @@ import (
 // Redis starts a Redis server of the test's own and stops it when the test ends.
 func Redis(t testing.TB, options ...lab.RedisOptions) *lab.Redis {
 	t.Helper()
-	var o lab.RedisOptions
-	if len(options) > 0 {
-		o = options[0]
-	}
-	r, err := lab.StartRedis(t.Context(), o)
+	r, err := lab.StartRedis(t.Context(), first(options))
 	if err != nil {
 		t.Fatalf("starting Redis: %v", err)
 	}
@@ -34,11 +30,13 @@ func Redis(t testing.TB, options ...lab.RedisOptions) *lab.Redis {
 // Cluster starts a Redis Cluster of n nodes of the test's own and stops it when the test ends.
 func Cluster(t testing.TB, n int, options ...lab.RedisOptions) *lab.Cluster {
 	t.Helper()
-	var o lab.RedisOptions
-	if len(options) > 0 {
-		o = options[0]
-	}
-	c, err := lab.StartCluster(t.Context(), n, o)
+	return ReplicatedCluster(t, n, 0, options...)
+}
+
+// ReplicatedCluster is a Cluster whose nodes have that many replicas each, which take over when a node dies.
+func ReplicatedCluster(t testing.TB, n, replicas int, options ...lab.RedisOptions) *lab.Cluster {
+	t.Helper()
+	c, err := lab.StartCluster(t.Context(), n, replicas, first(options))
 	if err != nil {
 		t.Fatalf("starting a Redis Cluster: %v", err)
 	}
@@ -50,11 +48,7 @@ func Cluster(t testing.TB, n int, options ...lab.RedisOptions) *lab.Cluster {
 // the test ends. It syncs as a production server does. Every other test uses Postgres, which is faster.
 func PostgresServer(t testing.TB, options ...lab.PostgresOptions) *lab.Postgres {
 	t.Helper()
-	var o lab.PostgresOptions
-	if len(options) > 0 {
-		o = options[0]
-	}
-	p, err := lab.StartPostgres(t.Context(), o)
+	p, err := lab.StartPostgres(t.Context(), first(options))
 	if err != nil {
 		t.Fatalf("starting PostgreSQL: %v", err)
 	}
@@ -122,6 +116,7 @@ func (s *sharedPostgres) get() (*lab.Postgres, error) {
 // give its result to os.Exit.
 func Main(m *testing.M) int {
 	code := m.Run()
+	shim.remove()
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.server != nil {
@@ -151,6 +146,15 @@ func Eventually(t testing.TB, timeout time.Duration, condition func() (bool, str
 		}
 		time.Sleep(wait)
 	}
+}
+
+// first returns the options if there are any.
+func first[T any](options []T) T {
+	var none T
+	if len(options) > 0 {
+		return options[0]
+	}
+	return none
 }
 
 func stopAtEnd(t testing.TB, stop func(context.Context) error) {

@@ -131,3 +131,73 @@ func TestProxyWithoutServerClosesTheConnection(t *testing.T) {
 		t.Errorf("it listens on %s", p.Addr())
 	}
 }
+
+// queryInt runs one statement on a connection of its own.
+func queryInt(t *testing.T, address, statement string) (n int) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if err := conn.QueryRow(t.Context(), statement).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestHeldRequestsArriveAfterHealing(t *testing.T) {
+	t.Parallel()
+	r := Redis(t)
+	p := Proxy(t, r.Addr())
+	c := client(t, p.URL(t, r.URL()))
+	for _, way := range []struct {
+		name    string
+		hold    func()
+		arrived string // at the server before the link is healed
+	}{
+		{"requests", p.HoldRequests, "0"},
+		{"replies", p.HoldReplies, "1"},
+	} {
+		do(t, r, "DEL", "bottles")
+		if err := c.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		way.hold()
+		answer := make(chan error, 1)
+		go func() { answer <- c.Incr(t.Context(), "bottles").Err() }()
+		if way.arrived == "1" {
+			Eventually(t, 10*time.Second, func() (bool, string) { return do(t, r, "EXISTS", "bottles") == "1", "nothing arrives" })
+		}
+		select {
+		case err := <-answer:
+			t.Errorf("held %s: the client has an answer: %v", way.name, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		if got := do(t, r, "EXISTS", "bottles"); got != way.arrived {
+			t.Errorf("held %s: at the server arrived %s", way.name, got)
+		}
+		p.Heal()
+		if err := <-answer; err != nil {
+			t.Errorf("held %s: after healing %v", way.name, err)
+		}
+		if got := do(t, r, "GET", "bottles"); got != "1" {
+			t.Errorf("held %s: carried out %s times", way.name, got)
+		}
+	}
+}
+
+func TestAProxyLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	primary, replicas := Replicated(t, 1)
+	p := Proxy(t, primary.Addr())
+	c := client(t, p.URL(t, primary.URL()))
+	if err := c.Set(t.Context(), "bottles", 7, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	p.Lead(replicas[0].Addr())
+	Eventually(t, 10*time.Second, func() (bool, string) {
+		err := c.Set(t.Context(), "bottles", 8, 0).Err()
+		return err != nil && strings.Contains(err.Error(), "READONLY"), "it does not lead to the replica"
+	})
+}
