@@ -49,6 +49,9 @@ var printed = map[string]any{
 // printedBy returns the view that a command prints.
 func printedBy(cmd *cobra.Command) (view any, ok bool) {
 	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
+	if history, _ := cmd.Flags().GetBool("history"); history {
+		return []reconcile.Past{}, true // of reconcile: another thing altogether
+	}
 	view, ok = printed[name]
 	return view, ok
 }

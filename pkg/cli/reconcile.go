@@ -19,6 +19,8 @@ import (
 func newReconcile(a *app) *cobra.Command {
 	var o reconcile.Options
 	var ifBusy string
+	var history bool
+	var limit *number
 	cmd := &cobra.Command{
 		Use:   "reconcile [LOT…]",
 		Short: "Compare Redis with the ledger, lot by lot",
@@ -36,14 +38,24 @@ People get one line and the lots that are not ok; -o wide and -o json have them 
 
 --deep also compares every reservation, every user's counters, every due hold and the sales. The
 exit status is 6 if there is a finding. For cron: with -q it prints nothing while all is well, and
-with --if-busy ok a run that meets another one ends quietly.`,
+with --if-busy ok a run that meets another one ends quietly.
+
+--history compares nothing: it lists past runs and repairs, newest first, who ran them and what they
+found. It needs PostgreSQL alone.`,
 		Example: `  dropctl reconcile
   dropctl reconcile truffle-99 --deep --wait 30s
   dropctl reconcile -q --if-busy ok --max-lag 5m
+  dropctl reconcile --history --limit 5
   dropctl reconcile --group festival -o json --jq '.lots[] | select(.finding)'`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeFrom(a.lotIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkHistory(cmd, history, args); err != nil {
+				return err
+			}
+			if history {
+				return a.reconcileHistory(cmd.Context(), int(limit.or(20)))
+			}
 			if err := reconcileOptions(&o, args, ifBusy); err != nil {
 				return err
 			}
@@ -55,6 +67,9 @@ with --if-busy ok a run that meets another one ends quietly.`,
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "compare every record, not only the totals")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 0, "how long to wait for the ledger to catch up")
 	cmd.Flags().StringVar(&ifBusy, "if-busy", "fail", "when another run is under way: fail (exit 7) or ok (exit 0)")
+	cmd.Flags().BoolVar(&history, "history", false, "list past runs and repairs instead")
+	limit = numberFlag(cmd, "limit", 1, "with --history: list at most this many (default 20)")
+	completeNothing(cmd, "limit")
 	_ = cmd.RegisterFlagCompletionFunc("if-busy", completeWords("fail", "ok"))
 	_ = cmd.RegisterFlagCompletionFunc("group", cobra.NoFileCompletions)
 	return cmd

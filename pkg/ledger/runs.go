@@ -102,10 +102,34 @@ type RunRecord struct {
 	ID       int64
 	Actor    string
 	Started  time.Time
-	Finished time.Time
-	Verdict  fault.Code
+	Finished time.Time // zero: under way, or ended with its process
+	Running  bool
+	Verdict  fault.Code // "" if it came to none; then the report's `error` says why
 	Request  json.RawMessage
 	Report   json.RawMessage
+}
+
+// Runs lists the newest runs, newest first, those without a verdict too. Their reports are without the lots' rows,
+// which may be many.
+func (l *Ledger) Runs(ctx context.Context, limit int) ([]RunRecord, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	// The newest run is under way while somebody holds its lock.
+	rows, err := l.pool.Query(ctx, `SELECT id, actor, started_at, finished_at, verdict, request, CASE jsonb_typeof(report) WHEN 'object' THEN report - 'lots' ELSE report END,
+		finished_at IS NULL AND id = (SELECT max(id) FROM reconcile_runs) AND EXISTS (SELECT FROM pg_locks JOIN pg_database d ON d.oid = database
+			WHERE d.datname = current_database() AND locktype = 'advisory' AND classid = $2 AND objid = $3 AND objsubid = 2 AND granted)
+		FROM reconcile_runs ORDER BY id DESC LIMIT $1`, limit, lockClass, lockReconcile)
+	if err != nil {
+		return nil, l.fail(err, "reading runs")
+	}
+	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RunRecord, error) {
+		var r RunRecord
+		var finished *time.Time
+		err := row.Scan(&r.ID, &r.Actor, &r.Started, &finished, &r.Verdict, &r.Request, &r.Report, &r.Running)
+		r.Started, r.Finished = r.Started.UTC(), timeOf(finished)
+		return r, err
+	})
+	return runs, l.fail(err, "reading runs")
 }
 
 // LastRun returns the newest run that came to a verdict; fault.NotFound if there was none.
