@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"net/url"
 	"os/exec"
@@ -92,6 +93,72 @@ func TestADatabaseThatWasPutBackGetsWhatItLacks(t *testing.T) {
 	}
 	if due := dueRefs(t, l, "moved"); due != "ghost:pay-dan:1" {
 		t.Errorf("refunds due: %s", due)
+	}
+}
+
+// An asynchronous standby that lacks the newest commits becomes the primary, behind the same address and under a
+// ledger that stays open: it shows that it is another server, and applying everything again ends where it had ended.
+func TestAPromotedStandbyGetsWhatItLacks(t *testing.T) {
+	testkit.Long(t)
+	primary := testkit.PostgresServer(t)
+	if _, err := MigrateUp(t.Context(), Options{URL: primary.URL(lab.Owner, lab.Database)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
+		t.Fatal(err)
+	}
+	standby := testkit.Standby(t, primary, false)
+	address := testkit.Proxy(t, primary.Addr())
+	l, err := Open(t.Context(), Options{URL: address.URL(t, primary.URL(lab.App, lab.Database))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	before, _, err := l.Server(t.Context())
+	if err == nil {
+		err = l.SetServer(t.Context(), before)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := seeded(t, l, "lot", 50)
+	first := r.hold("ann", 2)
+	r.confirm(first, 2, "pay-ann")
+	apply(t, l, r.events...)
+	finalise(t, l)
+	if err := standby.CutReplication(t.Context(), primary); err != nil {
+		t.Fatal(err)
+	}
+	r.refund(first, 1, true)
+	for range 20 {
+		r.confirm(r.hold("cid", 1), 1, "pay-cid")
+	}
+	kept := r.take()
+	apply(t, l, kept...)
+	finalise(t, l)
+	was := recorded(t, primary)
+
+	address.Cut()
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := standby.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if recorded(t, standby) == was {
+		t.Fatal("nothing was lost: the test tests nothing")
+	}
+	address.Lead(standby.Addr())
+	address.Heal()
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		now, remembered, err := l.Server(t.Context())
+		return err == nil && now != before && remembered == before, fmt.Sprintf("the server is %q, before %q, and the database remembers %q: %v", now, before, remembered, err)
+	})
+	apply(t, l, kept...)
+	finalise(t, l)
+	if is := recorded(t, standby); is != was {
+		t.Errorf("recorded was\n%s\nand is\n%s", was, is)
+	}
+	wantTotals(t, l, "lot", 50, 0, 21)
+	if v, err := l.Verify(t.Context(), "lot"); err != nil || v.Bad != "" {
+		t.Errorf("verify: %+v, %v", v, err)
 	}
 }
 
