@@ -88,6 +88,11 @@ func (l *Ledger) FinishArchive(ctx context.Context, id drop.LotID, at drop.Water
 			return err
 		}
 		_, err = tx.Exec(ctx, `UPDATE lots SET archive = 'done', archived_by = $2, archived_at = now() WHERE lot = $1`, string(id), lot.ArchivedBy)
+		if err != nil {
+			return err
+		}
+		// No reconcile run looks at it again, so that a finding of the last one would stay for ever.
+		_, err = tx.Exec(ctx, `DELETE FROM lot_verdicts WHERE lot = $1`, string(id))
 		return err
 	})
 	return l.fail(err, "archiving a lot")

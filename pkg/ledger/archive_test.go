@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,6 +70,13 @@ func TestAnArchiveIsEndedByDoingItAgain(t *testing.T) {
 	l := sharedLedger(t)
 	r := closedLot(t, l)
 	lot := r.def.Lot
+	run, err := l.StartRun(t.Context(), "cron", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Finish(t.Context(), Outcome{Verdict: fault.Finding, Lots: []LotVerdict{{Lot: lot, Verdict: fault.VerdictDrift, Finding: true}}}); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 { // the first one broke off before or after Redis was told
 		begun, err := l.BeginArchive(t.Context(), lot, "olga")
 		if err != nil || begun.Archive != drop.ArchiveBegun || begun.Watermark != r.emitted() {
@@ -100,6 +108,9 @@ func TestAnArchiveIsEndedByDoingItAgain(t *testing.T) {
 		if _, err := l.IssueEpoch(t.Context(), lot, r); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "is archived") {
 			t.Errorf("got %v", err)
 		}
+	}
+	if found, err := l.FoundLots(t.Context()); err != nil || slices.ContainsFunc(found, func(v LotVerdict) bool { return v.Lot == lot }) {
+		t.Errorf("found %+v, %v", found, err)
 	}
 	// Something of it turns up: an old snapshot of Redis went on.
 	r.change(drop.Open)

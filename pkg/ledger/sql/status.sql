@@ -1,4 +1,4 @@
-SELECT (SELECT count(*) FROM lots),
+SELECT (SELECT count(*) FROM lots WHERE archive <> 'done'),
        (SELECT coalesce(sum(waiting), 0)::bigint FROM lots),
        (SELECT count(*) FROM refunds_due WHERE settled_at IS NULL),
        (SELECT coalesce(sum(units), 0)::bigint FROM refunds_due WHERE settled_at IS NULL),
