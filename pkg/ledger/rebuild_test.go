@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -244,7 +245,7 @@ func TestALargeLotIsReadInPages(t *testing.T) {
 		t.Errorf("pages of %v, %v", sizes, err)
 	}
 	enough := fault.New(fault.Conflict, "enough")
-	if err := l.EachUser(t.Context(), RebuildSource{Lot: "lot", Epoch: issued.Epoch}, func([]drop.UserCount) error { return enough }); err != enough {
+	if err := l.EachUser(t.Context(), RebuildSource{Lot: "lot", Epoch: issued.Epoch}, func([]drop.UserCount) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("got %v", err)
 	}
 }
