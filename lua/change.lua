@@ -7,29 +7,25 @@
 -- Reply ok, detail, now, 'changed' | 'same', then the lot's fields and values
 --       conflict, 'expect', capacity | conflict, 'units', least capacity | conflict, 'rule', field | again
 
-local RULES = { 'epoch', 'status', 'limit', 'hold', 'max_hold', 'window', 'late' } -- their order in `rule`
-local FIELDS = { status = true, limit = true, hold = true, max_hold = true, opens = true, closes = true, late = true, name = true }
+-- The fields that may be set, and of which kind they are.
+local FIELDS = { status = 'text', limit = 'number', hold = 'number', max_hold = 'number', opens = 'number', closes = 'number', late = 'text', name = 'text' }
 
 local shut = door()
 if shut then return shut end
-local L, code, detail = read_lot(ARGV[4], 5)
+local L, code, detail = read_lot(ARGV[4], FIRST_LOT)
 if not L then return { code, detail or '' } end
 if not read_totals(L) then return { 'corrupt', L.id } end
-L.name = call('HGET', KEYS[5], 'name') or ''
-local opens, closes = match(L.window, '^(%d*)/(%d*)$')
-L.opens, L.closes = opens or '', closes or ''
+L.name = call('HGET', KEYS[FIRST_LOT], 'name') or ''
 local budget, trial = tonumber(ARGV[7]), ARGV[8] == '1'
 
-local function rule()
-  local values = {}
-  for i, field in ipairs(RULES) do values[i] = L[field] end
-  return concat(values, '\t')
-end
+local function rule() return pack(RULE, L.epoch, L.limit, L.hold, L.max_hold, L.opens, L.closes, L.status, L.late) end
+
+local function time_text(at) return at > 0 and fmt('%d', at) or '' end
 
 -- emit_picture: the event that carries the lot as it now stands.
 local function emit_picture(letter)
   local seq = next_seq(L)
-  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), L.status, L.limit, L.hold, L.max_hold, L.opens, L.closes, L.late, L.name }
+  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), L.status, fmt('%d\t%d\t%d', L.limit, L.hold, L.max_hold), time_text(L.opens), time_text(L.closes), L.late, L.name }
   emit(concat(f, '\t') .. '\n')
 end
 
@@ -41,7 +37,7 @@ local function adjust(mode, number, expect)
   if target > 1e9 then return 'conflict', { 'invalid', 'capacity' } end
   local short = L.held + L.sold - target
   if short > 0 and trial then
-    L.held = L.held - due_units(L.k, budget)
+    L.held = L.held - due_units(L, budget)
   elseif short > 0 then
     local _, more = take_back(L, L.available + short, budget)
     if L.held + L.sold > target and more then return 'conflict', { 'again', '' } end
@@ -57,19 +53,19 @@ local function change()
   local differs = false
   for i = 9, #ARGV, 2 do
     local field, value = ARGV[i], ARGV[i + 1]
-    if tostring(L[field]) ~= value then
+    if FIELDS[field] == 'number' then value = tonumber(value == '' and '0' or value) end
+    if L[field] ~= value then
       L[field], differs = value, true
     end
   end
   if not differs then return 'same' end
   -- Checked here as well as by the caller: another change may have come between its look and this call.
-  if tonumber(L.hold) > tonumber(L.max_hold) then return 'conflict', { 'conflict', 'rule', 'max_hold' } end
-  if L.opens ~= '' and L.closes ~= '' and tonumber(L.closes) <= tonumber(L.opens) then return 'conflict', { 'conflict', 'rule', 'closes' } end
-  L.window = L.opens .. L.closes ~= '' and L.opens .. '/' .. L.closes or ''
+  if L.hold > L.max_hold then return 'conflict', { 'conflict', 'rule', 'max_hold' } end
+  if L.opens > 0 and L.closes > 0 and L.closes <= L.opens then return 'conflict', { 'conflict', 'rule', 'closes' } end
   if not trial then
     emit_picture('g')
     prove()
-    call('HSET', KEYS[5], 'rule', rule(), 'name', L.name)
+    call('HSET', KEYS[FIRST_LOT], 'rule', rule(), 'name', L.name)
   end
   return 'changed'
 end
@@ -81,16 +77,15 @@ if ARGV[9] == 'to' or ARGV[9] == 'by' then
   outcome, refusal = adjust(ARGV[9], number, expect)
 else
   for i = 9, #ARGV, 2 do
-    if not FIELDS[ARGV[i]] or not ARGV[i + 1] then return { 'invalid', ARGV[i] } end
+    local kind, value = FIELDS[ARGV[i]], ARGV[i + 1]
+    local n = tonumber(value == '' and '0' or value)
+    if not kind or not value or kind == 'number' and not (n and n >= 0 and n <= 1e13 and n % 1 == 0) then return { 'invalid', ARGV[i] } end
   end
   outcome, refusal = change()
 end
 save({ L })
 if refusal then return refusal end
 local reply = { 'ok', '', now_s, outcome }
-for _, v in ipairs(call('HGETALL', KEYS[5])) do reply[#reply + 1] = v end
-if trial then
-  local as_if = { 'live', fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, now_s, L.due), 'totals', fmt('%d\t%d', L.sold, L.capacity), 'rule', rule(), 'name', L.name }
-  for _, v in ipairs(as_if) do reply[#reply + 1] = v end
-end
+local live, totals = pack(LIVE, L.available, L.held, L.seq, now, L.due), pack(TOTALS, L.sold, L.capacity)
+for _, v in ipairs(picture(live, totals, rule(), L.name)) do reply[#reply + 1] = v end
 return reply

@@ -1,6 +1,6 @@
 -- Shared by every script: the loader puts this file behind the shebang line of each.
 --
--- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 wake, then three for each lot: lot, res, due.
+-- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 due, 5 wake, then the lots.
 -- ARGV of a gated script: 1 run id of the server as this connection saw it, 2 owner (installation/P),
 --      3 key_retention in ms; the rest is the script's own.
 -- Replies start with a status: `ok`, or an error code followed by its detail. Unless it is `ok` or `again`, nothing was
@@ -10,24 +10,33 @@
 -- with the writes to keys that were not read (a stray due entry means nothing); prove() reads them all where a script
 -- must write before it has read everything.
 --
--- Fields of `lot`, values separated by tabs (no text may contain a control character):
---   live: available held seq mark due                    due: the earliest due time known, 0 for none
---   totals: sold capacity                                 name
---   rule: epoch status limit hold max_hold window late    window: '' or "opens/closes", each may be empty
--- Few fields, because reading and writing a field costs more than parsing it.
---
--- Records in `res`, by attempt:
+-- A lot is one hash, so that a hold costs one read and one write. Its numbers are packed, which costs a tenth of parsing
+-- text: LIVE, TOTALS and RULE below are the formats.
+--   live: available held seq mark due                            due: the earliest due time known, 0 for none
+--   totals: sold capacity                                         name: plain text
+--   rule: epoch limit hold max_hold opens closes status late      opens, closes: 0 for none
+-- In the same hash are the reservations' records, by attempt, as text separated by tabs (no text may contain a control
+-- character):
 --   h user asked qty n deadline created [last]          a hold; last is missing while it equals n
+--   b user asked qty index batch                        a hold of a batch: n, deadline and created follow from "#batch"
 --   c user asked qty n last rest refunded from ref late confirmed
 --   r asked qty n last ended late                       released
 --   x asked qty n last ended user late                  expired; the user is needed to take it anew
 --   f asked qty n last ended total late from paid       refunded in full
 -- `late` is the digest of the payment reference for which paid_late was written, `paid` that of the one confirmed with,
--- `from` the n of the expired hold that a late confirm took anew (0: none).
--- Also in `res`, by "@" and the user: held, bought, attempt of the live hold. One hash, so that a hold is one write.
+-- `from` the n of the expired hold that a late confirm took anew (0: none). Whatever happens to a hold of a batch, its
+-- record is written in full from then on.
+--   "#" and a batch: base deadline created skipped      n of index i is base + i, less the skipped indices before i;
+--                                                       it goes with the due entry of its holds, when none is left
+--   "@" and a user: held, bought, attempt of the live hold
+--
+-- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 local KEYS, ARGV = KEYS, ARGV -- a local is read faster than a global
 local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
+local pack, unpacked = struct.pack, struct.unpack
+local LIVE, TOTALS, RULE = '>i6i6i6i6i6', '>i6i6', '>i6i6i6i6i6i6ss'
 local ATTEMPT = 26
+local FIRST_LOT = 6 -- in KEYS
 
 -- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
 -- time for all its events, and final once every lot has been read.
@@ -57,10 +66,8 @@ local function prove()
   if proven then return end
   call('XLEN', KEYS[2])
   call('ZCARD', KEYS[3])
-  for k = 5, #KEYS, 3 do
-    call('HLEN', KEYS[k + 1])
-    call('ZCARD', KEYS[k + 2])
-  end
+  call('ZCARD', KEYS[4])
+  for k = FIRST_LOT, #KEYS do call('HLEN', KEYS[k]) end
   proven = true
 end
 
@@ -71,39 +78,67 @@ local function emit(text)
   ev[evn] = text
 end
 
--- read_lot: the lot behind KEYS[k], or nil and why. Changes stay in the table until save().
+-- decode: a lot from its fields; an error if they are none. All fields a lot may get are named at once, because a table
+-- that grows is built anew.
+local function decode(id, k, live, rule)
+  local available, held, seq, mark, due = unpacked(LIVE, live)
+  local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, rule)
+  return { id = id, k = k, available = available, held = held, seq = seq, mark = mark, due = due, epoch = epoch, limit = limit, hold = hold, max_hold = max_hold,
+    opens = opens, closes = closes, status = status, late = late, res = false, dues = false, named = false, due_moved = false, sold = false, leave = false,
+    shut_by = false, more = false, asked = false, batches = false }
+end
+
+-- open_lot: the lot behind KEYS[k] from its fields, or nil and why. Changes stay in the table until save().
+local function open_lot(id, k, live, rule)
+  if not live or not rule then return nil, 'lot_not_loaded' end
+  local ok, L = pcall(decode, id, k, live, rule)
+  if not ok then return nil, 'corrupt' end
+  if L.mark > now then
+    if L.mark - clock_ms > 2000 then
+      call('HSET', KEYS[1], 'frozen', 'clock')
+      return nil, 'lot_frozen', 'clock'
+    end
+    now, now_s = L.mark, fmt('%d', L.mark)
+  end
+  return L
+end
+
 local function read_lot(id, k)
   local f = call('HMGET', KEYS[k], 'live', 'rule')
-  if not f[1] or not f[2] then return nil, 'lot_not_loaded' end
-  local available, held, seq, mark, due = match(f[1], '^(%d+)\t(%d+)\t(%d+)\t(%d+)\t(%d+)$')
-  local epoch, status, limit, hold, max_hold, window, late = match(f[2], '^(%d+)\t(%a+)\t(%d+)\t(%d+)\t(%d+)\t([%d/]*)\t(%a+)$')
-  if not available or not epoch then return nil, 'corrupt' end
-  mark = tonumber(mark)
-  if mark - clock_ms > 2000 then
-    call('HSET', KEYS[1], 'frozen', 'clock')
-    return nil, 'lot_frozen', 'clock'
-  end
-  if mark > now then now, now_s = mark, fmt('%d', mark) end
-  return { id = id, k = k, available = tonumber(available), held = tonumber(held), seq = tonumber(seq), due = tonumber(due), epoch = epoch, status = status,
-    limit = tonumber(limit), hold = hold, max_hold = max_hold, window = window, late = late, res = {}, dues = {} }
+  return open_lot(id, k, f[1], f[2])
 end
 
 -- read_totals: the counters that only settling and adjusting change.
 local function read_totals(L)
-  local sold, capacity = match(call('HGET', KEYS[L.k], 'totals') or '', '^(%d+)\t(%d+)$')
-  L.sold, L.capacity = tonumber(sold or 0), tonumber(capacity or 0)
-  return capacity
+  local text = call('HGET', KEYS[L.k], 'totals')
+  local ok, sold, capacity = pcall(unpacked, TOTALS, text)
+  if not ok then return false end
+  L.sold, L.capacity = sold, capacity
+  return true
+end
+
+-- picture: a lot's fields as text, for who asked; an error if they cannot be read.
+local function picture(live, totals, rule, name)
+  local available, held, seq, mark, due = unpacked(LIVE, live)
+  local sold, capacity = unpacked(TOTALS, totals)
+  local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, rule)
+  return { 'live', fmt('%d\t%d\t%d\t%d\t%d', available, held, seq, mark, due), 'totals', fmt('%d\t%d', sold, capacity),
+    'rule', fmt('%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s', epoch, limit, hold, max_hold, opens, closes, status, late), 'name', name or '' }
 end
 
 local emitting -- the lot of the newest event
 
--- next_seq: the seq of the lot's next event. A line names the lot wherever another one's events come before: a call
--- that works on several lots may come back to one.
-local function next_seq(L)
+-- name_lot: a line names the lot wherever another one's events come before: a call that works on several lots may come
+-- back to one.
+local function name_lot(L)
   if emitting ~= L then
-    emit('@\t' .. L.id .. '\t' .. L.epoch .. '\n')
+    emit('@\t' .. L.id .. '\t' .. fmt('%d', L.epoch) .. '\n')
     emitting, L.named = L, true
   end
+end
+
+local function next_seq(L)
+  name_lot(L)
   L.seq = L.seq + 1
   return fmt('%d', L.seq)
 end
@@ -115,8 +150,9 @@ local function parse_user(text)
 end
 
 local function put_record(L, attempt, record)
-  local n = #L.res
-  L.res[n + 1], L.res[n + 2] = attempt, record
+  local res = L.res or {}
+  local n = #res
+  L.res, res[n + 1], res[n + 2] = res, attempt, record
 end
 
 -- put_user: stores a user's counters with the call; one who has nothing needs no record.
@@ -130,35 +166,49 @@ local function put_user(L, user, u)
 end
 
 -- file_due: look at these attempts again at a time (ms). Their records decide what happens then.
-local function file_due(L, at, attempts)
-  local n = #L.dues
-  L.dues[n + 1], L.dues[n + 2] = at, attempts
+local function file_due(L, at, attempts, batch)
+  L.dues = L.dues or {}
+  L.dues[#L.dues + 1] = fmt('%s\t%013d\t%s\t', L.id, at, batch or '') .. attempts
   if L.due == 0 or at < L.due then
     L.due, L.due_moved = at, true
   end
 end
 
 local function save_lot(L)
-  if L.leave then call('HDEL', KEYS[L.k + 1], unpack(L.leave)) end
-  if #L.res > 0 then call('HSET', KEYS[L.k + 1], unpack(L.res)) end
-  local live = fmt('%d\t%d\t%d\t%s\t%d', L.available, L.held, L.seq, now_s, L.due)
-  if L.sold then
-    call('HSET', KEYS[L.k], 'live', live, 'totals', fmt('%d\t%d', L.sold, L.capacity))
+  if L.leave then call('HDEL', KEYS[L.k], unpack(L.leave)) end
+  local live = pack(LIVE, L.available, L.held, L.seq, now, L.due)
+  if L.sold then put_record(L, 'totals', pack(TOTALS, L.sold, L.capacity)) end
+  if L.res then
+    call('HSET', KEYS[L.k], 'live', live, unpack(L.res))
   else
     call('HSET', KEYS[L.k], 'live', live)
   end
 end
 
--- save: everything the call has changed. Called once, at the end, with the lots that were read.
-local function save(lots)
-  local moved = false
+-- file: writes the due entries of all lots, and when to look at each first.
+local function file(lots)
+  local dues, first, gone, n = {}, {}, {}, 0
   for _, L in ipairs(lots) do
-    for i = 1, #L.dues, 2 do call('ZADD', KEYS[L.k + 2], fmt('%d', L.dues[i]), L.dues[i + 1]) end
-    if L.due_moved then
-      moved = true
-      if L.due > 0 then call('ZADD', KEYS[3], fmt('%d', L.due), L.id) else call('ZREM', KEYS[3], L.id) end
+    for _, member in ipairs(L.dues or {}) do
+      dues[n + 1], dues[n + 2] = '0', member
+      n = n + 2
+    end
+    if L.due_moved and L.due > 0 then
+      first[#first + 1] = fmt('%d', L.due)
+      first[#first + 1] = L.id
+    elseif L.due_moved then
+      gone[#gone + 1] = L.id
     end
   end
+  for i = 1, n, 4000 do call('ZADD', KEYS[4], unpack(dues, i, math.min(n, i + 3999))) end
+  if #first > 0 then call('ZADD', KEYS[3], unpack(first)) end
+  if #gone > 0 then call('ZREM', KEYS[3], unpack(gone)) end
+  return #first + #gone > 0
+end
+
+-- save: everything the call has changed. Called once, at the end, with the lots that were read.
+local function save(lots)
+  local moved = file(lots)
   if evn > 0 then
     local body = concat(ev, '', 1, evn)
     call('XADD', KEYS[2], '*', 'v', '1', 'i', match(ARGV[2], '^[^/]*'), 't', now_s, 'o', fmt('%d', meta_bytes), 'd', body)
@@ -169,8 +219,26 @@ local function save(lots)
   end
   if moved then
     local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
-    if first[1] then call('SET', KEYS[4], '1', 'PX', fmt('%d', math.max(1, first[2] - now))) end
+    if first[1] then call('SET', KEYS[5], '1', 'PX', fmt('%d', math.max(1, first[2] - now))) end
   end
+end
+
+-- explicit: a record in full. A hold of a batch leaves to the batch what all holds of its call share; one whose batch is
+-- lost stays as it is, and nobody can read it.
+local function explicit(L, record)
+  if not record or sub(record, 1, 1) ~= 'b' then return record end
+  local what, index, batch = match(record, '^b(\t[^\t]*\t[^\t]*\t%d+\t)(%d+)\t(.+)$')
+  if not batch then return record end
+  L.batches = L.batches or {}
+  local shared = L.batches[batch] or call('HGET', KEYS[L.k], '#' .. batch)
+  L.batches[batch] = shared
+  local base, term, skipped = match(shared or '', '^(%d+)(\t%d+\t%d+)\t([%d,]*)$')
+  if not base then return record end
+  local n = base + index
+  for i in string.gmatch(skipped, '%d+') do
+    if tonumber(i) < tonumber(index) then n = n - 1 end
+  end
+  return 'h' .. what .. fmt('%d', n) .. term
 end
 
 local HOLD = '^h\t([^\t]*)\t([^\t]*)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t?(%d*)$'
@@ -204,54 +272,70 @@ local function attempts_of(member, most)
   return attempts
 end
 
+-- due_range: where in `due` the entries of a lot are whose time has passed.
+local function due_range(id)
+  return '[' .. id .. '\t', '(' .. id .. '\t' .. fmt('%013d', now + 1)
+end
+
+-- first_due: the time of the lot's earliest due entry; 0 without one.
+local function first_due(id)
+  local first = call('ZRANGEBYLEX', KEYS[4], '[' .. id .. '\t', '(' .. id .. '\n', 'LIMIT', 0, 1)
+  return tonumber(match(first[1] or '', '^[^\t]*\t(%d+)\t') or 0)
+end
+
 -- take_back_entry: one due entry, at most `budget` of its attempts. Its writes are immediate: what is read behind it
 -- must see them. Returns how many attempts it looked at and how many holds expired.
-local function take_back_entry(L, member, score, budget)
-  local attempts = attempts_of(member, budget)
+local function take_back_entry(L, member, budget)
+  local at, batch, all = match(member, '^[^\t]*\t(%d+)\t([^\t]*)\t(.*)$')
+  local attempts = attempts_of(all or '', budget)
   if #attempts == 0 then
-    call('ZREM', KEYS[L.k + 2], member)
+    call('ZREM', KEYS[4], member)
     return 1, 0
   end
-  local records = call('HMGET', KEYS[L.k + 1], unpack(attempts))
+  local records = call('HMGET', KEYS[L.k], unpack(attempts))
   local holds, users = {}, {}
   for i, attempt in ipairs(attempts) do
+    records[i] = explicit(L, records[i])
     local user, asked, qty, n, deadline = parse_hold(records[i])
     if user and deadline <= now then
       holds[#holds + 1] = { attempt, user, asked, qty, n }
       users[#users + 1] = '@' .. user
     end
   end
-  local texts = #users > 0 and call('HMGET', KEYS[L.k + 1], unpack(users)) or {}
-  call('ZREM', KEYS[L.k + 2], member)
-  if #member > #attempts * ATTEMPT then call('ZADD', KEYS[L.k + 2], score, sub(member, #attempts * ATTEMPT + 1)) end
+  local texts = #users > 0 and call('HMGET', KEYS[L.k], unpack(users)) or {}
+  call('ZREM', KEYS[4], member)
+  local needed = #all > #attempts * ATTEMPT
+  if needed then call('ZADD', KEYS[4], '0', concat({ L.id, at, batch, sub(all, #attempts * ATTEMPT + 1) }, '\t')) end
   local tombs, gone, forget = {}, {}, {}
   for i, h in ipairs(holds) do
     local u = parse_user(texts[i])
     tombs[#tombs + 1] = h[1]
     tombs[#tombs + 1] = expire(L, h[1], h[2], h[3], h[4], h[5], u)
     if u.held == 0 and u.bought == 0 then
-      call('HDEL', KEYS[L.k + 1], users[i])
+      call('HDEL', KEYS[L.k], users[i])
     else
-      call('HSET', KEYS[L.k + 1], users[i], fmt('%d\t%d\t%s', u.held, u.bought, u.live))
+      call('HSET', KEYS[L.k], users[i], fmt('%d\t%d\t%s', u.held, u.bought, u.live))
     end
     gone[i] = h[1]
   end
   if #gone > 0 then
-    call('HSET', KEYS[L.k + 1], unpack(tombs))
+    call('HSET', KEYS[L.k], unpack(tombs))
     file_due(L, now + retention, concat(gone))
   end
   for i, attempt in ipairs(attempts) do
     -- What is not over yet is filed again: this entry may have been the only one.
-    local at, user, _, _, _, deadline = ended(records[i]), parse_hold(records[i])
-    if at and at + retention <= now then
+    local over, user, _, _, _, deadline = ended(records[i]), parse_hold(records[i])
+    if over and over + retention <= now then
       forget[#forget + 1] = attempt
-    elseif at then
-      file_due(L, at + retention, attempt)
+    elseif over then
+      file_due(L, over + retention, attempt)
     elseif user and deadline > now then
-      file_due(L, deadline, attempt)
+      file_due(L, deadline, attempt, batch)
+      needed = true
     end
   end
-  if #forget > 0 then call('HDEL', KEYS[L.k + 1], unpack(forget)) end
+  if batch ~= '' and not needed then forget[#forget + 1] = '#' .. batch end
+  if #forget > 0 then call('HDEL', KEYS[L.k], unpack(forget)) end
   return #attempts, #holds
 end
 
@@ -260,25 +344,27 @@ end
 local function take_back(L, want, budget)
   local expired = 0
   while L.available < want do
-    local e = call('ZRANGEBYSCORE', KEYS[L.k + 2], '-inf', now_s, 'WITHSCORES', 'LIMIT', 0, 1)
+    local from, to = due_range(L.id)
+    local e = call('ZRANGEBYLEX', KEYS[4], from, to, 'LIMIT', 0, 1)
     if not e[1] then return expired, false, budget end
     if not (budget >= 1) then return expired, true, budget end
     prove()
-    local looked, n = take_back_entry(L, e[1], e[2], budget)
+    local looked, n = take_back_entry(L, e[1], budget)
     budget, expired = budget - looked, expired + n
   end
   return expired, false, budget
 end
 
 -- due_units: units of the lot's holds whose deadline has passed, as far as the budget of attempts reaches.
-local function due_units(k, budget)
+local function due_units(L, budget)
   local units, seen = 0, {}
-  for _, member in ipairs(call('ZRANGEBYSCORE', KEYS[k + 2], '-inf', now_s, 'LIMIT', 0, budget)) do
-    local attempts = attempts_of(member, budget)
+  local from, to = due_range(L.id)
+  for _, member in ipairs(call('ZRANGEBYLEX', KEYS[4], from, to, 'LIMIT', 0, budget)) do
+    local attempts = attempts_of(match(member, '([^\t]*)$'), budget)
     budget = budget - #attempts
     if #attempts == 0 then return units end
-    for i, record in ipairs(call('HMGET', KEYS[k + 1], unpack(attempts))) do
-      local user, _, qty, _, deadline = parse_hold(record)
+    for i, record in ipairs(call('HMGET', KEYS[L.k], unpack(attempts))) do
+      local user, _, qty, _, deadline = parse_hold(explicit(L, record))
       if user and deadline <= now and not seen[attempts[i]] then units = units + qty end
       seen[attempts[i]] = true
     end

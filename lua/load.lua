@@ -8,33 +8,36 @@
 --       16 opens or '', 17 closes or '', 18 late, 19 name, 20 actor, 21 reason, 22 least time mark in ms
 -- Reply ok, detail, now, seq of the loaded event | conflict, what is there now | foreign_installation, owner
 
-for i = 6, 11 do
-  local n = tonumber(ARGV[i])
-  if not (n and n >= 0 and n <= 99999999999999 and n % 1 == 0) then return { 'invalid', tostring(i) } end
+local n = {}
+for _, i in ipairs({ 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 22 }) do
+  n[i] = tonumber(ARGV[i] == '' and (i == 16 or i == 17) and '0' or ARGV[i])
+  if not (n[i] and n[i] >= 0 and n[i] <= 99999999999999 and n[i] % 1 == 0) then return { 'invalid', tostring(i) } end
 end
-if tonumber(ARGV[9]) < ARGV[10] + ARGV[11] then return { 'invalid', '9' } end
-local least_mark = tonumber(ARGV[22])
-if not (least_mark and least_mark >= 0 and least_mark <= 1e13 and least_mark % 1 == 0) then return { 'invalid', '22' } end
+if n[9] < n[10] + n[11] then return { 'invalid', '9' } end
+if n[22] > 1e13 then return { 'invalid', '22' } end
+if not ARGV[12] or not ARGV[18] or not ARGV[21] then return { 'invalid', '' } end
 
 local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
 if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
 meta_bytes = tonumber(m[3] or 0)
 if not meta_bytes then return { 'corrupt', 'meta' } end
 prove()
-local was = call('HMGET', KEYS[5], 'rule', 'live')
+local was = call('HMGET', KEYS[FIRST_LOT], 'live', 'rule')
 local present = 'absent'
-if was[1] then present = concat({ m[2] or '', match(was[1], '^%d*'), match(was[2] or '', '^%d+\t%d+\t(%d+)') or '' }, '\t') end
+if was[1] or was[2] then
+  local ok, there = pcall(decode, '', 0, was[1], was[2])
+  present = ok and concat({ m[2] or '', fmt('%d', there.epoch), fmt('%d', there.seq) }, '\t') or 'damaged'
+end
 if present ~= ARGV[5] then return { 'conflict', present } end
 
 if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', '', 'bytes', '0', 'trimmed', '0') end
-call('DEL', KEYS[5], KEYS[6], KEYS[7])
+call('DEL', KEYS[FIRST_LOT])
+call('ZREMRANGEBYLEX', KEYS[4], '[' .. ARGV[4] .. '\t', '(' .. ARGV[4] .. '\n')
 call('ZREM', KEYS[3], ARGV[4])
-local L = { id = ARGV[4], k = 5, epoch = ARGV[6], seq = tonumber(ARGV[8]) }
+local L = { id = ARGV[4], epoch = n[6], seq = n[8] }
 local seq = next_seq(L)
-local mark = math.max(now, least_mark)
-local window = ARGV[16] .. ARGV[17] ~= '' and ARGV[16] .. '/' .. ARGV[17] or ''
-call('HSET', KEYS[5], 'live', fmt('%d\t%s\t%s\t%d\t0', ARGV[9] - ARGV[10] - ARGV[11], ARGV[10], seq, mark), 'totals', ARGV[11] .. '\t' .. ARGV[9],
-  'rule', concat({ ARGV[6], ARGV[12], ARGV[13], ARGV[14], ARGV[15], window, ARGV[18] }, '\t'), 'name', ARGV[19])
+call('HSET', KEYS[FIRST_LOT], 'live', pack(LIVE, n[9] - n[10] - n[11], n[10], L.seq, math.max(now, n[22]), 0), 'totals', pack(TOTALS, n[11], n[9]),
+  'rule', pack(RULE, n[6], n[13], n[14], n[15], n[16], n[17], ARGV[12], ARGV[18]), 'name', ARGV[19])
 emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[20], ARGV[21], ARGV[9], ARGV[10], ARGV[11] }, '\t') .. '\t' .. concat(ARGV, '\t', 12, 19) .. '\t' .. ARGV[7] .. '\t' .. ARGV[8] .. '\n')
 save({})
 return { 'ok', '', now_s, seq }

@@ -116,7 +116,7 @@ end
 -- live_hold: the record of the user's live hold; one that is due is ended, also where another request of this call is about it.
 local function live_hold(L, u)
   local other = L.by[u.live]
-  local record = other and other.r and text(other.r) or (u.live ~= '' and call('HGET', KEYS[L.k + 1], u.live)) or ''
+  local record = other and other.r and text(other.r) or (u.live ~= '' and explicit(L, call('HGET', KEYS[L.k], u.live))) or ''
   local hold = parse(record)
   if not hold or hold.s ~= 'h' then return nil end
   if hold.deadline > now then return record end
@@ -203,7 +203,7 @@ local function extend(L, q)
     local codes = { c = 'already_confirmed', r = 'already_released', f = 'already_refunded', x = 'hold_expired' }
     return refused(L, q, codes[r.s])
   end
-  local deadline = math.max(r.deadline, math.min(now + q.number, r.created + tonumber(L.max_hold)))
+  local deadline = math.max(r.deadline, math.min(now + q.number, r.created + L.max_hold))
   if deadline == r.deadline then return done(L, q, '=') end
   r.deadline, r.last = deadline, next_seq(L)
   event(q, 'e', r.last, r, r.user, r.qty, '\t' .. fmt('%d', deadline))
@@ -263,7 +263,9 @@ end
 local function read_records(L, qs)
   local attempts = {}
   for i, q in ipairs(qs) do attempts[i] = q.attempt end
-  return call('HMGET', KEYS[L.k + 1], unpack(attempts))
+  local records = call('HMGET', KEYS[L.k], unpack(attempts))
+  for i, record in ipairs(records) do records[i] = explicit(L, record) end
+  return records
 end
 
 -- named: whether the request's id names this record: by the seq that held it, or by the hold it was taken anew from.
@@ -281,7 +283,7 @@ local function users_of(L, qs)
     end
   end
   if #names == 0 then return users end
-  local texts = call('HMGET', KEYS[L.k + 1], unpack(names))
+  local texts = call('HMGET', KEYS[L.k], unpack(names))
   for i, name in ipairs(names) do users[sub(name, 2)] = parse_user(texts[i]) end
   return users
 end
@@ -311,7 +313,7 @@ for j = 1, tonumber(ARGV[5]) do
   local n = tonumber(ARGV[at + 1])
   local qs = requests(n, at + 2)
   if not qs then return { 'invalid', ARGV[at] } end
-  local L, code, detail = read_lot(ARGV[at], 2 + 3 * j)
+  local L, code, detail = read_lot(ARGV[at], FIRST_LOT + j - 1)
   if L and not read_totals(L) then L, code = nil, 'corrupt' end
   if L then
     L.qs, L.slot, L.by = qs, 2 + 2 * j, {}

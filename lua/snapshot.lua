@@ -8,21 +8,24 @@
 --       units of due holds not taken back yet
 
 local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed')
-local lots = (#KEYS - 4) / 3
+local lots = #KEYS - FIRST_LOT + 1
 
 -- look: a lot's fields and values and its due units. A key of another type is the lot's damage, not the look's.
 local function look(k)
-  local f = redis.pcall('HGETALL', KEYS[k])
+  local f = redis.pcall('HMGET', KEYS[k], 'live', 'totals', 'rule', 'name')
   if f.err then return { 'damaged', f.err }, '0' end
-  if #f == 0 then return f, '0' end
-  local ok, due = pcall(due_units, k, tonumber(ARGV[4]))
-  if ok then return f, fmt('%d', due) end
+  if not (f[1] or f[2] or f[3]) then return {}, '0' end
+  local ok, fields = pcall(picture, f[1], f[2], f[3], f[4])
+  if not ok then return { 'damaged', 'a field of it cannot be read' }, '0' end
+  local due
+  ok, due = pcall(due_units, { id = match(KEYS[k], '}:lot:(.*)$'), k = k }, tonumber(ARGV[4]))
+  if ok then return fields, fmt('%d', due) end
   return { 'damaged', 'its records or due entries cannot be read' }, '0'
 end
 
 local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), tostring(lots) }
-for j = 1, lots do
-  local f, due = look(2 + 3 * j)
+for k = FIRST_LOT, #KEYS do
+  local f, due = look(k)
   reply[#reply + 1] = tostring(#f)
   for _, v in ipairs(f) do reply[#reply + 1] = v end
   reply[#reply + 1] = due

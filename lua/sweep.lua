@@ -10,7 +10,7 @@ if shut then return shut end
 prove()
 local lots, strays, expired, more, budget = {}, {}, 0, 0, tonumber(ARGV[4])
 for j = 5, #ARGV do
-  local L, code, detail = read_lot(ARGV[j], 2 + 3 * (j - 4))
+  local L, code, detail = read_lot(ARGV[j], FIRST_LOT + j - 5)
   if code == 'lot_frozen' then return { code, detail } end
   if L then lots[#lots + 1] = L else strays[#strays + 1] = ARGV[j] end
 end
@@ -20,10 +20,10 @@ for _, L in ipairs(lots) do
   n, rest, budget = take_back(L, math.huge, budget)
   expired, more = expired + n, rest and 1 or more
   -- The lot's next due time is known only when its entries are: those of this call are not stored yet.
-  local first = call('ZRANGE', KEYS[L.k + 2], 0, 0, 'WITHSCORES')
-  L.due, L.due_moved = tonumber(first[2] or 0), true
-  for i = 1, #L.dues, 2 do
-    if L.due == 0 or L.dues[i] < L.due then L.due = L.dues[i] end
+  L.due, L.due_moved = first_due(L.id), true
+  for _, member in ipairs(L.dues or {}) do
+    local at = tonumber(match(member, '^[^\t]*\t(%d+)\t'))
+    if L.due == 0 or at < L.due then L.due = at end
   end
 end
 save(lots)

@@ -158,7 +158,10 @@ func (e Event) Line() string {
 type Entry struct {
 	Installation string
 	Time         time.Time
-	Body         string // lines; a line "@ lot epoch" names the lot of those that follow
+	// Body is lines. A line "@ lot epoch" names the lot of those that follow. A line "+ count base qty asked deadline time
+	// skipped" stands before count lines "attempt user key actor" of holds taken together: their seqs run on from base,
+	// but for those at the skipped places, which were not held.
+	Body string
 }
 
 // SchemaVersion is the version of the entry format; a reader refuses newer ones.
@@ -181,36 +184,147 @@ type Poison struct {
 	Reason       string
 }
 
-// Decode returns the events of an entry, and what in it is not an event. It accepts only what Line writes:
-// every event returned encodes to the same line again.
+// Decode returns the events of an entry, and what in it is not an event. It accepts only what the scripts write:
+// every event returned encodes to the same line again, or is one of a batch.
 func (en Entry) Decode() (events []Event, poison []Poison) {
-	var lot LotID
-	var epoch int64
-	for line := range strings.SplitSeq(strings.TrimSuffix(en.Body, "\n"), "\n") {
-		fields := strings.Split(line, "\t")
-		if fields[0] == "@" {
-			id, e, err := decodeLotHeader(fields)
-			lot, epoch = id, e
-			if err != nil {
-				poison = append(poison, Poison{Installation: en.Installation, Raw: line, Reason: err.Error()})
-			}
-			continue
+	d := decoder{entry: en}
+	body := strings.TrimSuffix(en.Body, "\n")
+	for line := range strings.SplitSeq(body, "\n") {
+		d.line(line)
+	}
+	if d.batch.left > 0 {
+		d.spoil(d.batch.header, fault.New(fault.Invalid, "%d lines of the batch are missing", d.batch.left))
+	}
+	return d.events, d.poison
+}
+
+// decoder is an entry half read.
+type decoder struct {
+	entry  Entry
+	lot    LotID
+	epoch  int64
+	batch  batch
+	events []Event
+	poison []Poison
+}
+
+func (d *decoder) spoil(raw string, err error) {
+	d.poison = append(d.poison, Poison{Installation: d.entry.Installation, Lot: d.lot, Epoch: d.epoch, Raw: raw, Reason: err.Error()})
+}
+
+func (d *decoder) line(line string) {
+	if d.batch.left > 0 {
+		d.hold(line)
+		return
+	}
+	fields := strings.Split(line, "\t")
+	var err error
+	switch fields[0] {
+	case "@":
+		d.lot, d.epoch, err = decodeLotHeader(fields)
+	case "+":
+		var b batch
+		if b, err = decodeBatch(fields, line); err == nil && d.lot == "" {
+			err = fault.New(fault.Invalid, "the batch belongs to no lot")
 		}
-		ev := Event{Installation: en.Installation, Lot: lot, Epoch: epoch, Time: en.Time}
-		err := ev.decodeFields(fields)
-		if err == nil && lot == "" {
+		if err == nil {
+			d.batch = b
+		}
+	default:
+		ev := d.event()
+		err = ev.decodeFields(fields)
+		if err == nil && d.lot == "" {
 			err = fault.New(fault.Invalid, "the line belongs to no lot")
 		}
 		if err == nil && ev.Line() != line {
 			err = fault.New(fault.Invalid, "the line is not in canonical form")
 		}
-		if err != nil {
-			poison = append(poison, Poison{Installation: en.Installation, Lot: lot, Epoch: epoch, Raw: line, Reason: err.Error()})
-			continue
+		if err == nil {
+			d.events = append(d.events, ev)
 		}
-		events = append(events, ev)
 	}
-	return events, poison
+	if err != nil {
+		d.spoil(line, err)
+	}
+}
+
+func (d *decoder) event() Event {
+	return Event{Installation: d.entry.Installation, Lot: d.lot, Epoch: d.epoch, Time: d.entry.Time}
+}
+
+// hold reads one line of a batch.
+func (d *decoder) hold(line string) {
+	b := &d.batch
+	b.index++
+	b.left--
+	if len(b.skipped) > 0 && b.skipped[0] == b.index {
+		b.skipped = b.skipped[1:]
+		return
+	}
+	b.seq++
+	ev := d.event()
+	if err := ev.decodeHold(strings.Split(line, "\t"), b); err != nil {
+		d.spoil(b.header+"\n"+line, err)
+		return
+	}
+	d.events = append(d.events, ev)
+}
+
+// batch is the header of holds taken together, and how far its lines are read.
+type batch struct {
+	header   string
+	left     int64 // lines to come
+	index    int64 // of the line read last, from 1
+	seq      int64 // of the hold read last
+	qty      int64
+	asked    string
+	deadline time.Time
+	time     time.Time
+	skipped  []int64 // indices still to come, rising
+}
+
+// maxBatch bounds the lines of one batch, far above what a script call carries.
+const maxBatch = 1 << 16
+
+func decodeBatch(f []string, line string) (batch, error) {
+	if len(f) != 8 {
+		return batch{}, fault.New(fault.Invalid, "a batch header has %d fields, not 8", len(f))
+	}
+	p := &fieldParser{fields: f}
+	b := batch{header: line, left: p.count(1), seq: p.count(2), qty: p.units(3, 1), asked: p.text(4), deadline: p.time(5), time: p.time(6)}
+	if b.left < 1 || b.left > maxBatch || b.seq > MaxSeq-b.left {
+		p.fail("a batch of %d lines from seq %d", b.left, b.seq)
+	}
+	if f[7] != "" {
+		for text := range strings.SplitSeq(f[7], ",") {
+			i, err := strconv.ParseInt(text, 10, 64)
+			if err != nil || i < 1 || i > b.left || len(b.skipped) > 0 && i <= b.skipped[len(b.skipped)-1] {
+				p.fail("the skipped places are %s", quote(f[7]))
+				break
+			}
+			b.skipped = append(b.skipped, i)
+		}
+	}
+	if p.err != nil {
+		return batch{}, p.err
+	}
+	return b, nil
+}
+
+// decodeHold reads "attempt user key actor" as a hold of the batch.
+func (e *Event) decodeHold(f []string, b *batch) error {
+	if len(f) != 4 {
+		return fault.New(fault.Invalid, "a line of a batch has %d fields, not 4", len(f))
+	}
+	p := &fieldParser{fields: f}
+	p.attempt(0)
+	e.Kind, e.Seq, e.Reservation = KindHeld, b.seq, ReservationID{Lot: e.Lot, Attempt: f[0], N: b.seq}
+	e.User, e.Key, e.Actor = p.text(1), p.text(2), p.text(3)
+	e.Qty, e.Asked, e.Deadline = b.qty, b.asked, b.deadline
+	if !b.time.Equal(e.Time) {
+		p.fail("the batch's time is not the entry's")
+	}
+	return p.err
 }
 
 func decodeLotHeader(f []string) (LotID, int64, error) {
@@ -277,6 +391,12 @@ func (p *fieldParser) text(i int) string {
 	return p.fields[i]
 }
 
+func (p *fieldParser) attempt(i int) {
+	if f := p.fields[i]; len(f) != AttemptLen || strings.Trim(f, "abcdefghijklmnopqrstuvwxyz234567") != "" {
+		p.fail("the attempt %s is malformed", quote(f))
+	}
+}
+
 var fieldCounts = map[Kind]int{
 	KindHeld: 11, KindConfirmed: 10, KindReleased: 9, KindExpired: 8, KindExtended: 9, KindRefunded: 10, KindPaidLate: 9,
 	KindAdjusted: 16, KindChanged: 16, KindLoaded: 18, KindVoid: 5,
@@ -328,9 +448,7 @@ func (e *Event) decodeLotEvent(p *fieldParser) {
 
 func (e *Event) decodeReservationEvent(p *fieldParser) {
 	f := p.fields
-	if len(f[0]) != AttemptLen || strings.Trim(f[0], "abcdefghijklmnopqrstuvwxyz234567") != "" {
-		p.fail("the attempt %s is malformed", quote(f[0]))
-	}
+	p.attempt(0)
 	e.Reservation = ReservationID{Lot: e.Lot, Attempt: f[0]}
 	if e.Kind == KindHeld {
 		e.User, e.Asked, e.Qty, e.Seq, e.Deadline = p.text(2), p.text(3), p.units(4, 1), p.count(5), p.time(6)

@@ -1,6 +1,7 @@
 package drop
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,12 +107,50 @@ func TestEntryRoundTrip(t *testing.T) {
 	})
 }
 
+const (
+	batchHeader = "+\t3\t7\t2\t2/0\t1700000300000\t1700000000000\t" // and the skipped places
+	batchLines  = "abcdefghijklmnopqrstuvwxya\tann\tk1\tshop\nabcdefghijklmnopqrstuvwxyb\tbob\tk2\tshop\nabcdefghijklmnopqrstuvwxyc\tcy\tk3\tshop\n"
+)
+
+func TestABatchIsReadAsItsHolds(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_000).UTC()
+	line := func(attempt, user, key string, n string) string {
+		return attempt + "\th\t" + user + "\t2/0\t2\t" + n + "\t1700000300000\t1700000000000\t" + key + "\tshop\t0"
+	}
+	a, b, c := "abcdefghijklmnopqrstuvwxya", "abcdefghijklmnopqrstuvwxyb", "abcdefghijklmnopqrstuvwxyc"
+	after := "*\tv\t11\tactor\treason\n"
+	for name, batch := range map[string]struct {
+		body   string
+		lines  []string
+		poison int
+	}{
+		"whole":              {batchHeader + "\n" + batchLines + after, []string{line(a, "ann", "k1", "8"), line(b, "bob", "k2", "9"), line(c, "cy", "k3", "10"), "*\tv\t11\tactor\treason"}, 0},
+		"with a skipped one": {batchHeader + "2\n" + batchLines, []string{line(a, "ann", "k1", "8"), line(c, "cy", "k3", "9")}, 0},
+		"one damaged":        {batchHeader + "\n" + strings.Replace(batchLines, "\tbob", "", 1), []string{line(a, "ann", "k1", "8"), line(c, "cy", "k3", "10")}, 1},
+		"cut short":          {batchHeader + "\n" + strings.SplitAfter(batchLines, "\n")[0], []string{line(a, "ann", "k1", "8")}, 1},
+		"skipped backwards":  {batchHeader + "2,1\n" + batchLines, nil, 4},
+		"of another time":    {strings.Replace(batchHeader, "0\t1700000000000", "0\t1700000000001", 1) + "\n" + batchLines, nil, 3},
+		"seq beyond all":     {strings.Replace(batchHeader, "\t7\t", "\t9007199254740990\t", 1) + "\n" + batchLines, nil, 4},
+	} {
+		events, poison := Entry{Installation: "i", Time: at, Body: "@\tlot\t1\n" + batch.body}.Decode()
+		var lines []string
+		for _, e := range events {
+			lines = append(lines, e.Line())
+		}
+		if !slices.Equal(lines, batch.lines) || len(poison) != batch.poison {
+			t.Errorf("%s: %q, %+v", name, lines, poison)
+		}
+	}
+}
+
 // FuzzEntryDecode feeds hostile entries: no panic, nothing dropped silently, and what is accepted is canonical.
 func FuzzEntryDecode(f *testing.F) {
 	f.Add("@\tlot\t1\n" + "*\tv\t1\tactor\treason\n")
 	f.Add("@\tlot\t1\nabcdefghijklmnopqrstuvwxyz\tx\t2\t1\tuser\t1\t\t\n")
 	f.Add("@\tlot\t1\n*\tl\t1\ta\t\t5\t0\t0\topen\t0\t300000\t1800000\t\t\trefuse\tname\t0\t0\n")
 	f.Add("\x00\t\n@\t\t\n")
+	f.Add("@\tlot\t1\n" + batchHeader + "2\n" + batchLines)
+	f.Add(batchHeader + "\n" + batchLines) // of no lot
 	f.Fuzz(func(t *testing.T, body string) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
 		events, _ := Entry{Installation: "i", Time: at, Body: body}.Decode()

@@ -149,6 +149,17 @@ func (s *shop) key(t testing.TB, kind string, lot drop.LotID) string {
 	return name
 }
 
+// moveDue gives all due entries of a lot another time, 13 digits, or removes them.
+func (s *shop) moveDue(t testing.TB, lot drop.LotID, at string) {
+	t.Helper()
+	const script = `for _, member in ipairs(redis.call('ZRANGEBYLEX', KEYS[1], '[' .. ARGV[1] .. '\t', '(' .. ARGV[1] .. '\n')) do
+  redis.call('ZREM', KEYS[1], member)
+  if ARGV[2] ~= '' then redis.call('ZADD', KEYS[1], '0', (string.gsub(member, '\t%d+\t', '\t' .. ARGV[2] .. '\t', 1))) end
+end`
+	shard := strings.TrimSuffix(s.key(t, "lot", lot), "lot:"+string(lot))
+	s.do(t, "EVAL", script, "1", shard+"due", string(lot), at)
+}
+
 func (s *shop) do(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := s.redis.Do(t.Context(), args...)

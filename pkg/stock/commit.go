@@ -35,9 +35,11 @@ const (
 type request struct {
 	kind    kind
 	lot     drop.LotID
-	rival   string      // two requests with the same rival must not share a batch: the user (reserve), the attempt (settle)
-	columns [7]string   // reserve: its columns, settle: its row; see the scripts
-	call    *invocation // callKind
+	rival   string              // two requests with the same rival must not share a batch: the user (reserve), the attempt (settle)
+	attempt string              // reserveKind
+	reserve drop.ReserveRequest // reserveKind
+	row     [7]string           // settleKind: its row, see the script
+	call    *invocation         // callKind
 	state   atomic.Int32
 	done    chan result // capacity 1
 }
@@ -283,58 +285,29 @@ const takeBack = 1024
 
 // invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
 func (g *group) invocation(sh *shard, k kind) *invocation {
-	inv := &invocation{keys: sh.keys.gated(g.lots...), args: make([]string, 0, 4+4*len(g.lots)+7*g.n)}
+	inv := &invocation{keys: sh.keys.gated(g.lots...)}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
-		inv.args = append(inv.args, strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10))
-	} else {
-		inv.script = scripts["settle"]
+		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g)}
+		return inv
 	}
+	inv.script = scripts["settle"]
+	inv.args = make([]string, 0, 2+2*len(g.lots)+7*g.n)
 	inv.args = append(inv.args, strconv.Itoa(takeBack), strconv.Itoa(len(g.lots)))
 	for _, lot := range g.lots {
 		rs := g.byLot[lot]
 		inv.args = append(inv.args, string(lot), strconv.Itoa(len(rs)))
-		if k == reserveKind {
-			inv.args = appendReserves(inv.args, rs)
-			continue
-		}
 		for _, r := range rs {
-			inv.args = append(inv.args, r.columns[:]...)
+			inv.args = append(inv.args, r.row[:]...)
 		}
 	}
 	return inv
-}
-
-// Columns of a reserve request, as reserve.lua reads them.
-const (
-	qtyColumn  = 4
-	holdColumn = 5
-)
-
-// appendReserves writes requests of one lot column by column. Quantity and hold are mostly the same for all: then they
-// are said once.
-func appendReserves(args []string, rs []*request) []string {
-	qty, hold, columns := rs[0].columns[qtyColumn], rs[0].columns[holdColumn], qtyColumn
-	for _, r := range rs {
-		if r.columns[qtyColumn] != qty || r.columns[holdColumn] != hold {
-			qty, hold, columns = "", "", holdColumn+1
-			break
-		}
-	}
-	args = append(args, qty, hold)
-	for c := range columns {
-		for _, r := range rs {
-			args = append(args, r.columns[c])
-		}
-	}
-	return args
 }
 
 // deliver gives each request of the group its line. A request told `again` goes back into the queue: due holds are
 // left that it may yet get.
 func (g *group) deliver(sh *shard, a answer) {
 	for i, lot := range g.lots {
-		rs := g.byLot[lot]
 		head, lines := a.reply.text(2*i), a.reply.text(2*i+1)
 		err := a.err
 		if err == nil {
@@ -344,13 +317,13 @@ func (g *group) deliver(sh *shard, a answer) {
 			code, detail, _ := strings.Cut(lines, "\t")
 			err = reply{status: code, detail: detail}.fault("lot " + string(lot))
 		}
-		for _, r := range rs {
+		next := linesOf(head, lines)
+		for _, r := range g.byLot[lot] {
 			if err != nil {
 				r.done <- result{err: err}
 				continue
 			}
-			var line string
-			line, lines, _ = strings.Cut(lines, "\n")
+			line := next()
 			if line == "again" {
 				r.state.Store(waiting)
 				sh.requeue(r)
@@ -358,6 +331,35 @@ func (g *group) deliver(sh *shard, a answer) {
 			}
 			r.done <- result{reply: a.reply, head: head, line: line}
 		}
+	}
+}
+
+// linesOf returns the requests' lines one by one. Of a batch (its head ends in the base) only those that were not held
+// with it have one, starting with their index; the others get their n.
+func linesOf(head, lines string) func() string {
+	cut := func() (line string) {
+		line, lines, _ = strings.Cut(lines, "\n")
+		return line
+	}
+	f := strings.Split(head, "\t")
+	if len(f) != 4 {
+		return cut
+	}
+	n, err := strconv.ParseInt(f[3], 10, 64)
+	if err != nil {
+		return cut
+	}
+	index := 0
+	odd, line, _ := strings.Cut(cut(), "\t")
+	return func() string {
+		index++
+		if odd == strconv.Itoa(index) {
+			answer := line
+			odd, line, _ = strings.Cut(cut(), "\t")
+			return answer
+		}
+		n++
+		return strconv.FormatInt(n, 10)
 	}
 }
 

@@ -66,19 +66,28 @@ local function move(text, ...)
   for _, at in ipairs({ ... }) do f[at] = back(f[at]) end
   return table.concat(f, '\t')
 end
-redis.call('HSET', KEYS[5], 'live', move(redis.call('HGET', KEYS[5], 'live'), 4, 5), 'rule', move(redis.call('HGET', KEYS[5], 'rule'), 6))
-local times = { h = { 6, 7 }, c = { 12 }, r = { 6 }, x = { 6 }, f = { 6 } }
+local function moved(field, layout, ...)
+  local f = { struct.unpack(layout, redis.call('HGET', KEYS[6], field)) }
+  for _, at in ipairs({ ... }) do f[at] = f[at] > 0 and f[at] - d or 0 end
+  redis.call('HSET', KEYS[6], field, struct.pack(layout, unpack(f)))
+end
+moved('live', '>i6i6i6i6i6', 4, 5)
+moved('rule', '>i6i6i6i6i6i6ss', 5, 6)
+local times = { h = { 6, 7 }, b = {}, c = { 12 }, r = { 6 }, x = { 6 }, f = { 6 } }
 local all = redis.call('HGETALL', KEYS[6])
 for i = 1, #all, 2 do
-  if string.sub(all[i], 1, 1) ~= '@' then
+  if string.sub(all[i], 1, 1) == '#' then
+    redis.call('HSET', KEYS[6], all[i], move(all[i + 1], 2, 3))
+  elseif #all[i] == 26 and string.sub(all[i], 1, 1) ~= '@' then
     redis.call('HSET', KEYS[6], all[i], move(all[i + 1], unpack(times[string.sub(all[i + 1], 1, 1)])))
   end
 end
-local due = redis.call('ZRANGE', KEYS[7], 0, -1, 'WITHSCORES')
-for i = 1, #due, 2 do redis.call('ZADD', KEYS[7], string.format('%d', due[i + 1] - d), due[i]) end
+local due = redis.call('ZRANGEBYLEX', KEYS[4], '[' .. lot .. '\t', '(' .. lot .. '\n')
+if #due > 0 then redis.call('ZREM', KEYS[4], unpack(due)) end
+for _, member in ipairs(due) do redis.call('ZADD', KEYS[4], '0', (string.gsub(member, '\t(%d+)\t', function(at) return string.format('\t%013d\t', at - d) end, 1))) end
 local next = redis.call('ZSCORE', KEYS[3], lot)
 if next then redis.call('ZADD', KEYS[3], string.format('%d', next - d), lot) end
-redis.call('DEL', KEYS[4])
+redis.call('DEL', KEYS[5])
 return 1`
 
 // dump returns every key of the server with its value in Redis' own serialisation.

@@ -13,24 +13,22 @@ const MaxShards = 1024
 
 // shardKeys are the keys of one shard. All of them, and those of its lots, share a hash tag and so a slot.
 type shardKeys struct {
-	prefix, meta, outbox, next, wake string
+	prefix, meta, outbox, next, due, wake string
 }
 
 func keysOf(shard int) shardKeys {
 	p := "drop:{" + tag(shard) + "}:"
-	return shardKeys{prefix: p, meta: p + "meta", outbox: p + "outbox", next: p + "next", wake: p + "wake"}
+	return shardKeys{prefix: p, meta: p + "meta", outbox: p + "outbox", next: p + "next", due: p + "due", wake: p + "wake"}
 }
 
 func (k shardKeys) lot(lot drop.LotID) string { return k.prefix + "lot:" + string(lot) }
-func (k shardKeys) res(lot drop.LotID) string { return k.prefix + "res:" + string(lot) }
-func (k shardKeys) due(lot drop.LotID) string { return k.prefix + "due:" + string(lot) }
 
-// gated returns KEYS for a script: the shard's four, then three for each lot (see lua/common.lua).
+// gated returns KEYS for a script: the shard's five, then the lots (see lua/common.lua).
 func (k shardKeys) gated(lots ...drop.LotID) []string {
-	keys := make([]string, 0, 4+3*len(lots))
-	keys = append(keys, k.meta, k.outbox, k.next, k.wake)
+	keys := make([]string, 0, 5+len(lots))
+	keys = append(keys, k.meta, k.outbox, k.next, k.due, k.wake)
 	for _, l := range lots {
-		keys = append(keys, k.lot(l), k.res(l), k.due(l))
+		keys = append(keys, k.lot(l))
 	}
 	return keys
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"flag"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +31,7 @@ func TestEveryOperationDoesWhatTheBookSays(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"":        m.compare,
 			"reserve": m.reserve, "reserve more": m.reserve,
+			"crowd": m.crowd, "another crowd": m.crowd,
 			"confirm": m.settles(drop.ActConfirm), "confirm more": m.settles(drop.ActConfirm),
 			"release": m.settles(drop.ActRelease),
 			"extend":  m.settles(drop.ActExtend),
@@ -74,7 +77,7 @@ func newMachine(rt *rapid.T, s *Stock, rdb *redis.Client) *machine {
 	m := &machine{s: s, rdb: rdb, books: make(map[drop.LotID]*book), sums: make(map[drop.LotID]*drop.Totals), read: "-"}
 	must(rt, rdb.FlushAll(context.Background()).Err())
 	for _, lot := range []drop.LotID{"g:one", "g:two"} {
-		d := drop.Definition{Lot: lot, Stock: rapid.Int64Range(0, 6).Draw(rt, "stock"), Limit: rapid.Int64Range(0, 3).Draw(rt, "limit"),
+		d := drop.Definition{Lot: lot, Stock: rapid.SampledFrom([]int64{0, 1, 2, 3, 4, 5, 6, 30}).Draw(rt, "stock"), Limit: rapid.Int64Range(0, 3).Draw(rt, "limit"),
 			Hold: 2 * time.Second, MaxHold: 10 * time.Second, Late: rapid.SampledFrom([]drop.Late{drop.Refuse, drop.Reclaim}).Draw(rt, "late")}
 		must(rt, s.Load(context.Background(), LoadRequest{Definition: d, Epoch: 1, Actor: "seed"}))
 		m.lots, m.books[lot], m.sums[lot] = append(m.lots, lot), newBook(d), &drop.Totals{}
@@ -221,6 +224,94 @@ func (m *machine) reserve(rt *rapid.T) {
 	if v.code == fault.SoldOut && b.due(out.Now.UnixMilli()) {
 		rt.Fatal("sold out while holds were due")
 	}
+}
+
+// crowd has several users ask for the same lot in one call.
+func (m *machine) crowd(rt *rapid.T) {
+	users := rapid.Permutation([]string{"ann", "bob", "zoë b", "cy", "dan", "eve", "fay", "gus", "hal"}).Draw(rt, "users")
+	qs := make([]drop.ReserveRequest, rapid.IntRange(2, len(users)).Draw(rt, "size"))
+	lot, alike := m.lot(rt), rapid.IntRange(0, 4).Draw(rt, "alike") > 0
+	for i := range qs {
+		qs[i] = drop.ReserveRequest{Lot: lot, User: users[i], Key: rapid.SampledFrom([]string{"k1", "k1", "k2"}).Draw(rt, "key"), Qty: 1, Actor: "shop"}
+		if i > 0 && alike {
+			qs[i].Qty, qs[i].Hold = qs[0].Qty, qs[0].Hold
+			continue
+		}
+		qs[i].Qty = rapid.SampledFrom([]int64{1, 1, 1, 2}).Draw(rt, "qty")
+		qs[i].Hold = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second, 11 * time.Second}).Draw(rt, "hold")
+	}
+	m.quiet(rt)
+	outs, errs := together(rt, m.s, qs)
+	if now := m.now(rt); now.After(m.calm) {
+		rt.Skip("the machine stalled")
+	}
+	b, now := m.books[lot], outs[0].Now
+	m.forget(rt, now.UnixMilli())
+	verdicts := make(map[int]verdict, len(qs))
+	for _, e := range m.newEvents(rt) {
+		if !e.Time.Equal(now) || e.Lot != lot {
+			rt.Fatalf("event %q of %s is of %v, the call about %s of %v", e.Line(), e.Lot, e.Time, lot, now)
+		}
+		addEvent(m.sums[lot], e)
+		if e.Kind == drop.KindExpired {
+			must(rt, b.expire(e, now.UnixMilli()))
+			continue
+		}
+		i := slices.IndexFunc(qs, func(q drop.ReserveRequest) bool { return drop.AttemptOf(lot, q.User, q.Key) == e.Reservation.Attempt })
+		if i < 0 {
+			rt.Fatalf("event %q belongs to no request", e.Line())
+		}
+		v := b.reserve(qs[i], now.UnixMilli())
+		if len(v.events) != 1 {
+			rt.Fatalf("event %q, the book says %+v", e.Line(), v)
+		}
+		want := v.events[0]
+		want.Lot, want.Epoch, want.Installation, want.Time = lot, 1, installation, now
+		if e.Digest() != want.Digest() {
+			rt.Fatalf("event %q, the book has %q", e.Line(), want.Line())
+		}
+		verdicts[i] = v
+	}
+	for i, q := range qs {
+		v, held := verdicts[i]
+		if !held {
+			if v = b.reserve(q, now.UnixMilli()); len(v.events) > 0 {
+				rt.Fatalf("%+v was answered %+v, %v; the book holds it", q, outs[i], errs[i])
+			}
+		}
+		m.compareAnswer(rt, b, v, outs[i], errs[i], q.User)
+		if errs[i] == nil && !outs[i].Replayed {
+			m.ids = append(m.ids, outs[i].Reservation.ID)
+		}
+	}
+}
+
+// together makes requests for one lot that travel in one call: the engine's lanes have to wait until all are there.
+func together(rt *rapid.T, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, []error) {
+	for range cap(s.slots) {
+		s.slots <- struct{}{}
+	}
+	outs, errs := make([]drop.Outcome, len(qs)), make([]error, len(qs))
+	var wg sync.WaitGroup
+	for i, q := range qs {
+		wg.Go(func() { outs[i], errs[i] = s.Reserve(context.Background(), q) })
+	}
+	sh := s.shardOf(qs[0].Lot)
+	waiting := func() int {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return len(sh.queue)
+	}
+	for started := time.Now(); waiting() < len(qs); runtime.Gosched() {
+		if time.Since(started) > 10*time.Second {
+			rt.Fatal("the requests do not come together")
+		}
+	}
+	for range cap(s.slots) {
+		<-s.slots
+	}
+	wg.Wait()
+	return outs, errs
 }
 
 // compareAnswer checks an answer against the verdict. user is known to a reserve, whatever the record says.
@@ -393,10 +484,7 @@ func (m *machine) compareLot(rt *rapid.T, lot drop.LotID, b *book) {
 	if (state.Watermark != drop.Watermark{Epoch: 1, Seq: b.seq}) || !state.Definition.Equal(b.def) || state.Frozen != "" {
 		rt.Fatalf("lot %s is %+v, the book has %+v at seq %d", lot, state, b.def, b.seq)
 	}
-	records, err := m.rdb.HGetAll(ctx, m.s.shards[m.shard].keys.res(lot)).Result()
-	must(rt, err)
-	maps.DeleteFunc(records, func(field, _ string) bool { return strings.HasPrefix(field, "@") })
-	m.compareRecords(rt, b, records)
+	m.compareRecords(rt, b, m.records(rt, lot))
 	users := make(map[string]drop.UserCount)
 	must(rt, m.s.Users(ctx, lot, func(page []drop.UserCount) error {
 		for _, u := range page {
@@ -406,6 +494,33 @@ func (m *machine) compareLot(rt *rapid.T, lot drop.LotID, b *book) {
 	}))
 	m.compareUsers(rt, b, users)
 	m.compareDue(rt, b)
+}
+
+// records returns a lot's records in full, and fails if a batch is kept that no hold needs.
+func (m *machine) records(rt *rapid.T, lot drop.LotID) map[string]string {
+	ctx := context.Background()
+	h, err := m.s.hashOf(ctx, lot)
+	must(rt, err)
+	fields, err := m.rdb.HGetAll(ctx, h.key).Result()
+	must(rt, err)
+	records := maps.Clone(fields)
+	maps.DeleteFunc(records, func(name, _ string) bool { return len(name) != drop.AttemptLen || strings.HasPrefix(name, userField) })
+	for name := range fields {
+		if batch, ok := strings.CutPrefix(name, batchField); ok && !m.batchHasEntry(rt, lot, batch) {
+			rt.Fatalf("the batch %s has no due entry to go with", batch)
+		}
+	}
+	records, err = h.explicit(ctx, records)
+	must(rt, err)
+	return records
+}
+
+func (m *machine) batchHasEntry(rt *rapid.T, lot drop.LotID, batch string) bool {
+	members, err := m.rdb.ZRange(context.Background(), m.s.shards[m.shard].keys.due, 0, -1).Result()
+	must(rt, err)
+	return slices.ContainsFunc(members, func(member string) bool {
+		return strings.HasPrefix(member, string(lot)+"\t") && strings.Contains(member, "\t"+batch+"\t")
+	})
 }
 
 func (m *machine) compareRecords(rt *rapid.T, b *book, got map[string]string) {

@@ -34,7 +34,15 @@ func (r *fields) ms(i int) time.Duration { return time.Duration(r.num(i)) * time
 
 func (r *fields) time(i int) time.Time { return time.UnixMilli(r.num(i)).UTC() }
 
-// parseRecord reads a record of the `res` hash (layout in lua/common.lua).
+// moment reads a time that may be missing, as 0.
+func (r *fields) moment(i int) time.Time {
+	if r.text(i) == "0" {
+		return time.Time{}
+	}
+	return r.time(i)
+}
+
+// parseRecord reads a record of a lot's hash, in full (layout in lua/common.lua).
 func parseRecord(lot drop.LotID, attempt, record string) (drop.Reservation, error) {
 	r := &fields{f: strings.Split(record, "\t")}
 	out := drop.Reservation{ID: drop.ReservationID{Lot: lot, Attempt: attempt}}
@@ -72,14 +80,13 @@ func lotState(lot drop.LotID, f map[string]string) drop.LotState {
 	live := &fields{f: strings.Split(f["live"], "\t")}
 	totals := &fields{f: strings.Split(f["totals"], "\t")}
 	rule := &fields{f: strings.Split(f["rule"], "\t")}
-	opens, closes, _ := strings.Cut(rule.text(5), "/")
 	s := drop.LotState{
 		Totals:    drop.Totals{Capacity: totals.num(1), Available: live.num(0), Held: live.num(1), Sold: totals.num(0)},
 		Watermark: drop.Watermark{Epoch: rule.num(0), Seq: live.num(2)},
 		Mark:      live.time(3),
 	}
-	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: rule.num(2), Hold: rule.ms(3), MaxHold: rule.ms(4),
-		Opens: unixMilli(opens), Closes: unixMilli(closes), Late: drop.Late(rule.text(6)), Status: drop.Status(rule.text(1)), Name: f["name"]}
+	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: rule.num(1), Hold: rule.ms(2), MaxHold: rule.ms(3),
+		Opens: rule.moment(4), Closes: rule.moment(5), Late: drop.Late(rule.text(7)), Status: drop.Status(rule.text(6)), Name: f["name"]}
 	if live.bad || totals.bad || rule.bad {
 		return drop.LotState{Definition: drop.Definition{Lot: lot}, Damaged: "a field of it is not a number"}
 	}

@@ -17,9 +17,7 @@ func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcom
 		return drop.Outcome{}, err
 	}
 	attempt := drop.AttemptOf(q.Lot, q.User, q.Key)
-	qty, hold := strconv.FormatInt(q.Qty, 10), strconv.FormatInt(q.Hold.Milliseconds(), 10)
-	r := &request{kind: reserveKind, lot: q.Lot, rival: q.User, columns: [7]string{
-		attempt, userField + q.User, "h\t" + q.User + "\t" + qty + "/" + hold + "\t" + qty + "\t", "\t" + q.Key + "\t" + q.Actor + "\t0\n", qty, hold}}
+	r := &request{kind: reserveKind, lot: q.Lot, rival: q.User, attempt: attempt, reserve: q}
 	res, err := s.do(ctx, s.shardOf(q.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err
@@ -40,7 +38,7 @@ func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcom
 		}
 	case "!":
 		err = refusal(q.Lot, res.line, q.Qty)
-	default: // n; the lot's line has: left deadline created
+	default: // n; the lot's head has: left deadline created, and of a batch base
 		left, until, _ := strings.Cut(res.head, "\t")
 		err = fillHeld(&out, q, attempt, left, res.line, until)
 	}
@@ -62,6 +60,7 @@ func parseLeft(text string) (int64, error) {
 // fillHeld fills in a fresh hold; until is "deadline created".
 func fillHeld(out *drop.Outcome, q drop.ReserveRequest, attempt, left, n, until string) error {
 	deadline, created, _ := strings.Cut(until, "\t")
+	created, _, _ = strings.Cut(created, "\t")
 	seq, err := strconv.ParseInt(n, 10, 64)
 	if err != nil || unixMilli(deadline).IsZero() || unixMilli(created).IsZero() {
 		return unreadable(n + " " + until)

@@ -2,15 +2,19 @@ package stock
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dropctl/dropctl/lua"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/testkit"
@@ -100,6 +104,10 @@ func (sc *scene) keys(lots ...drop.LotID) []string {
 // run calls a script past the engine and returns the status of its reply, or its error.
 func (sc *scene) run(t *testing.T, script string, keys, args []string) string {
 	t.Helper()
+	args = slices.Clone(args)
+	if script == lua.Reserve && len(args) > 5 {
+		args = append(args[:5], packed(args[5:]))
+	}
 	call := &invocation{script: scripts[script], keys: keys, args: args[3:]}
 	cmd := call.command(t.Context(), true, [3]string(args[:3]))
 	_ = sc.rdb.Process(t.Context(), cmd)
@@ -132,15 +140,52 @@ type scriptCall struct {
 	numbers      []int    // positions in args that hold numbers
 }
 
+// reserveArgs are the values of one request as the engine packs them, numbers as text.
 func reserveArgs(lot drop.LotID, user, qty string) []string {
-	return []string{string(lot), "1", "", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0"}
+	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", qty + "\t0\t" + drop.AttemptOf(lot, user, "new"), "\tnew\tshop\t0\n", qty, "0"}
 }
 
 // alikeArgs are the same request, with what all requests of the lot ask for said once.
 func alikeArgs(lot drop.LotID, user, qty string) []string {
 	args := reserveArgs(lot, user, qty)
 	args[2], args[3] = qty, "0"
-	return args[:8]
+	return args[:10]
+}
+
+// batchArgs are requests of one unit each that make a batch.
+func batchArgs(lot drop.LotID, batch string, users ...string) []string {
+	args := []string{string(lot), strconv.Itoa(len(users)), "1", "0", batch}
+	columns := []func(i int, user string) string{
+		func(_ int, user string) string { return drop.AttemptOf(lot, user, "new") },
+		func(_ int, user string) string { return "@" + user },
+		func(i int, user string) string { return "b\t" + user + "\t1/0\t1\t" + strconv.Itoa(i+1) + "\t" + batch },
+		func(_ int, user string) string { return "1\t0\t" + drop.AttemptOf(lot, user, "new") },
+	}
+	for _, column := range columns {
+		for i, user := range users {
+			args = append(args, column(i, user))
+		}
+	}
+	var events strings.Builder
+	for _, user := range users {
+		events.WriteString(drop.AttemptOf(lot, user, "new") + "\t" + user + "\tnew\tshop\n")
+	}
+	return append(args, events.String())
+}
+
+// packed packs values: what reads as a number as one, the rest as text.
+func packed(values []string) string {
+	p := &packer{}
+	for _, v := range values {
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+			p.number(n)
+		} else if f, err := strconv.ParseFloat(v, 64); err == nil {
+			p.b = binary.BigEndian.AppendUint64(append(p.b, 0xcb), math.Float64bits(f))
+		} else {
+			p.text(v)
+		}
+	}
+	return string(p.b)
 }
 
 // calls lists a call of every script and action.
@@ -152,15 +197,15 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 	settleTwo := append(settleArgs("ann", "c", "0", "pay", "reclaim"), settleArgs("bob", "c", "0", "pay", "")[4:]...)
 	settleTwo[3] = "2"
 	one, both := []drop.LotID{sceneLot}, []drop.LotID{sceneLot, otherLot}
-	reserves := func(lots int, args ...string) []string {
-		return append([]string{"1000000", "100", itoa(int64(lots))}, args...)
-	}
+	reserves := func(args ...string) []string { return append([]string{"1000000", "100"}, args...) }
 	calls := []scriptCall{
-		{"reserve", "reserve", one, reserves(1, reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 4, 5, 6, 11, 12}},
-		{"reserve all alike", "reserve", one, reserves(1, alikeArgs(sceneLot, "gus", "1")...), []int{4, 5, 6}},
-		{"reserve with take-back", "reserve", one, reserves(1, reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 4, 5, 6, 11, 12}},
-		{"reserve of a due user", "reserve", one, reserves(1, reserveArgs(sceneLot, "ann", "1")...), nil},
-		{"reserve in two lots", "reserve", both, reserves(2, append(reserveArgs(sceneLot, "gus", "2"), reserveArgs(otherLot, "gus", "2")...)...), nil},
+		{"reserve", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 3, 4, 5, 12, 13}},
+		{"reserve all alike", "reserve", one, reserves(alikeArgs(sceneLot, "gus", "1")...), []int{3, 4, 5}},
+		{"reserve a batch", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus")...), []int{3, 5}},
+		{"reserve a batch beyond the stock", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus", "ann", "hal", "ida")...), []int{3, 5}},
+		{"reserve with take-back", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 3, 4, 5, 12, 13}},
+		{"reserve of a due user", "reserve", one, reserves(reserveArgs(sceneLot, "ann", "1")...), nil},
+		{"reserve in two lots", "reserve", both, reserves(append(reserveArgs(sceneLot, "gus", "2"), reserveArgs(otherLot, "gus", "2")...)...), nil},
 		{"confirm", "settle", one, settleArgs("bob", "c", "0", "pay", ""), []int{0, 1, 3, 5, 7}},
 		{"confirm a due hold", "settle", one, settleArgs("ann", "c", "0", "pay", "refuse"), nil},
 		{"confirm late", "settle", one, settleArgs("eve", "c", "0", "pay", "refuse"), []int{0, 1, 3, 5, 7}},
@@ -185,7 +230,7 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 func (sc *scene) wantUntouched(t *testing.T, before map[string]string, status string) {
 	t.Helper()
 	k := sc.s.shardOf(sceneLot).keys
-	loose := []string{k.next, k.due(sceneLot), k.due(otherLot)}
+	loose := []string{k.next, k.due}
 	after := dump(t, sc.rdb)
 	for key := range before {
 		if !slices.Contains(loose, key) && after[key] != before[key] {
@@ -238,7 +283,7 @@ func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 						return
 					}
 					sc.wantUntouched(t, before, status)
-					if !strings.Contains(key, ":due:") {
+					if key != sc.s.shardOf(sceneLot).keys.due {
 						for a := range members {
 							if !sc.dueMembers(t)[a] {
 								t.Fatalf("answered %q and lost the due entry of %s", status, a)
@@ -256,9 +301,9 @@ func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 func (sc *scene) wantDoneWithout(t *testing.T, before map[string]string, key string, i int) {
 	t.Helper()
 	switch i {
-	case 0, 1, 4, 7: // meta, outbox, lot: no change can do without
+	case 0, 1, 5, 6: // meta, outbox, lots: no change can do without
 		sc.wantUntouched(t, before, "ok")
-	case 2, 3, 6, 9: // next, wake, due
+	case 2, 3, 4: // next, due, wake
 		sc.rdb.Del(t.Context(), key)
 		for _, lot := range []drop.LotID{sceneLot, otherLot} {
 			wantHistory(t, sc.s, sc.rdb, lot)
@@ -278,8 +323,9 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 				for _, number := range hostileNumbers {
 					args := slices.Clone(call.args)
 					args[at] = number
-					if call.script == "reserve" && (at == 11 || at == 5 && number != "") {
+					if call.script == "reserve" && (at == 12 || at == 4 && number != "-1") {
 						args[9] = "h\tgus\t" + number + "/0\t" + number + "\t"
+						args[10] = number + "\t0\t" + args[7]
 					}
 					sc.wantWhole(t, fmt.Sprintf("%s, argument %d is %q", call.name, at, number), call, append(sc.door[:], args...))
 				}
@@ -297,7 +343,7 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 	sc := newScene(t, true)
 	base := sc.calls(t)[0]
-	for at, bad := range map[int][]string{7: {"", "short", strings.Repeat("a", 27)}, 11: append([]string{"1000000001"}, hostileNumbers...), 12: {"-1", "nan", "inf", "abc", "1e12"}} {
+	for at, bad := range map[int][]string{7: {"", "short", strings.Repeat("a", 27)}, 12: append([]string{"1000000001"}, hostileNumbers...), 13: {"-1", "nan", "inf", "abc", "1e12"}} {
 		for _, text := range bad {
 			sc.reset(t)
 			args := slices.Clone(base.args)
@@ -343,7 +389,7 @@ func TestDamagedRecordsAreNeverHalfWritten(t *testing.T) {
 		for _, user := range []string{"ann", "bob", "cy", "eve"} {
 			for _, record := range []string{"", "?", "h", "h\tann", "h\tann\t2/0\t2", "h\tann\t2/0\tx\t3\t4\t5", "c\tann", "c\tcy\t2/0\tmany\t3\t4\t0\t0\t0\tp\t\t5", "x", "x\t1/0\t\t3", "r", "f", "\t\t\t\t"} {
 				sc.reset(t)
-				sc.rdb.HSet(t.Context(), k.res(sceneLot), drop.AttemptOf(sceneLot, user, "k"), record)
+				sc.rdb.HSet(t.Context(), k.lot(sceneLot), drop.AttemptOf(sceneLot, user, "k"), record)
 				before := dump(t, sc.rdb)
 				status := sc.run(t, call.script, sc.keys(call.lots...), append(sc.door[:], call.args...))
 				if status != "ok" {
@@ -402,7 +448,7 @@ func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := []*invocation{
-			inv("reserve", append([]string{"1000000", "100", "1"}, reserveArgs(lot, fmt.Sprintf("user-%d", unknown), "1")...)...),
+			inv("reserve", "1000000", "100", packed(reserveArgs(lot, fmt.Sprintf("user-%d", unknown), "1"))),
 			inv("settle", confirm...),
 			inv("snapshot", "10"),
 		}
@@ -495,7 +541,7 @@ func TestALotLostFromItsShardIsNotLoaded(t *testing.T) {
 	_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "ann", Key: "k", Qty: 1})
 	wantCode(t, err, fault.LotNotLoaded)
 	reserve(t, s, "g:m", "ann", "k", 1)
-	if n := rdb.Exists(t.Context(), k.lot(lot), k.res(lot)).Val(); n != 0 {
+	if n := rdb.Exists(t.Context(), k.lot(lot)).Val(); n != 0 {
 		t.Fatal("the lot came back by itself")
 	}
 }
@@ -595,7 +641,7 @@ func TestAMalformedLoadChangesNothing(t *testing.T) {
 		sc.rdb.RPush(t.Context(), key, "stray")
 		before := dump(t, sc.rdb)
 		status := sc.run(t, "load", sc.keys(sceneLot), append(sc.door[:], args...))
-		if i == 3 {
+		if i == 4 {
 			continue // wake is only ever set
 		}
 		if status == "ok" || !maps.Equal(before, dump(t, sc.rdb)) {

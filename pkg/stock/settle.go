@@ -16,9 +16,9 @@ func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome,
 		return drop.Outcome{}, err
 	}
 	r := &request{kind: settleKind, lot: q.ID.Lot, rival: q.ID.Attempt,
-		columns: [7]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), "", "", "", string(q.Late), q.Actor + "\t" + q.Reason}}
+		row: [7]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), "", "", "", string(q.Late), q.Actor + "\t" + q.Reason}}
 	letter, number, ref := actionColumns(q)
-	r.columns[2], r.columns[3], r.columns[4] = letter, strconv.FormatInt(number, 10), ref
+	r.row[2], r.row[3], r.row[4] = letter, strconv.FormatInt(number, 10), ref
 	res, err := s.do(ctx, s.shardOf(q.ID.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err

@@ -4,6 +4,7 @@ package stock
 
 import (
 	"context"
+	"crypto/rand"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -59,6 +60,9 @@ type Stock struct {
 	lanes  sync.WaitGroup
 	slots  chan struct{} // calls in flight, over all shards
 	losses atomic.Int64  // connections lost, or not to be had, by any lane so far
+
+	batchPrefix string // of the names of this engine's batches, unlike any other engine's
+	batches     atomic.Uint64
 }
 
 // Open prepares the engine. It dials nothing: the first call does.
@@ -72,7 +76,7 @@ func Open(o Options) (*Stock, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stock{opt: o, server: srv, target: target, slots: make(chan struct{}, callsInFlight)}
+	s := &Stock{opt: o, server: srv, target: target, slots: make(chan struct{}, callsInFlight), batchPrefix: rand.Text()[:8]}
 	for n := range o.Shards {
 		s.shards = append(s.shards, &shard{stock: s, number: n, keys: keysOf(n)})
 	}

@@ -1,0 +1,137 @@
+package stock
+
+import (
+	"encoding/binary"
+	"strconv"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+// leastBatch is from how many requests of a lot on a call makes a batch of them: with fewer, the batch's own field
+// would cost more than it saves.
+const leastBatch = 4
+
+// packer writes values one after the other, as cmsgpack.unpack reads them (MessagePack specification: fixstr, str 8,
+// str 16, str 32, positive fixint, negative fixint, int 64).
+type packer struct{ b []byte }
+
+func (p *packer) text(parts ...string) {
+	n := 0
+	for _, s := range parts {
+		n += len(s)
+	}
+	switch {
+	case n < 1<<5:
+		p.b = append(p.b, 0xa0|byte(n))
+	case n < 1<<8:
+		p.b = append(p.b, 0xd9, byte(n))
+	case n < 1<<16:
+		p.b = binary.BigEndian.AppendUint16(append(p.b, 0xda), uint16(n))
+	default:
+		p.b = binary.BigEndian.AppendUint32(append(p.b, 0xdb), uint32(n))
+	}
+	for _, s := range parts {
+		p.b = append(p.b, s...)
+	}
+}
+
+func (p *packer) number(n int64) {
+	if n >= -32 && n < 1<<7 {
+		p.b = append(p.b, byte(n))
+		return
+	}
+	p.b = binary.BigEndian.AppendUint64(append(p.b, 0xd3), uint64(n))
+}
+
+// packReserves writes a group's requests as reserve.lua reads them. Quantity and hold are mostly the same for all of a
+// lot: then they are said once, and from leastBatch on the requests are a batch.
+func (s *Stock) packReserves(g *group) string {
+	p := &packer{b: make([]byte, 0, 256*g.n+64*len(g.lots))}
+	for _, lot := range g.lots {
+		rs := g.byLot[lot]
+		qty, hold := rs[0].reserve.Qty, rs[0].reserve.Hold.Milliseconds()
+		for _, r := range rs {
+			if r.reserve.Qty != qty || r.reserve.Hold.Milliseconds() != hold {
+				qty, hold = -1, -1
+				break
+			}
+		}
+		batch := ""
+		if qty > 0 && len(rs) >= leastBatch {
+			batch = s.batchName()
+		}
+		p.text(string(lot))
+		p.number(int64(len(rs)))
+		p.number(qty)
+		p.number(hold)
+		p.text(batch)
+		p.reserves(rs, batch, qty == -1)
+	}
+	return string(p.b)
+}
+
+// batchName returns a name that no other batch of any engine has.
+func (s *Stock) batchName() string {
+	return s.batchPrefix + strconv.FormatUint(s.batches.Add(1), 36)
+}
+
+// reserves writes the columns of one lot's requests.
+func (p *packer) reserves(rs []*request, batch string, differ bool) {
+	for _, r := range rs {
+		p.text(r.attempt)
+	}
+	for _, r := range rs {
+		p.text(userField, r.reserve.User)
+	}
+	asked := askedOf(rs[0].reserve)
+	for i, r := range rs {
+		switch {
+		case batch != "":
+			p.text("b\t", r.reserve.User, asked, strconv.Itoa(i+1), "\t", batch)
+		case differ:
+			p.text("h\t", r.reserve.User, askedOf(r.reserve))
+		default:
+			p.text("h\t", r.reserve.User, asked)
+		}
+	}
+	for _, r := range rs {
+		p.text(strconv.FormatInt(r.reserve.Qty, 10), "\t0\t", r.attempt)
+	}
+	if batch != "" {
+		p.events(rs)
+		return
+	}
+	for _, r := range rs {
+		p.text("\t", r.reserve.Key, "\t", r.reserve.Actor, "\t0\n")
+	}
+	if !differ {
+		return
+	}
+	for _, r := range rs {
+		p.number(r.reserve.Qty)
+	}
+	for _, r := range rs {
+		p.number(r.reserve.Hold.Milliseconds())
+	}
+}
+
+// askedOf is the part of a record that says what was asked for.
+func askedOf(q drop.ReserveRequest) string {
+	qty := strconv.FormatInt(q.Qty, 10)
+	return "\t" + qty + "/" + strconv.FormatInt(q.Hold.Milliseconds(), 10) + "\t" + qty + "\t"
+}
+
+// events writes the lines of a batch's events as one text.
+func (p *packer) events(rs []*request) {
+	n := 0
+	for _, r := range rs {
+		n += len(r.attempt) + len(r.reserve.User) + len(r.reserve.Key) + len(r.reserve.Actor) + 4
+	}
+	lines := make([]byte, 0, n)
+	for _, r := range rs {
+		for _, part := range [...]string{r.attempt, "\t", r.reserve.User, "\t", r.reserve.Key, "\t", r.reserve.Actor, "\n"} {
+			lines = append(lines, part...)
+		}
+	}
+	p.text(string(lines))
+}

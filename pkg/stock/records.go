@@ -1,0 +1,284 @@
+package stock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// What a lot's hash has beside the lot itself (layout in lua/common.lua). No attempt contains these signs.
+const (
+	userField  = "@" // starts the name of a user's field
+	batchField = "#" // starts the name of a batch's field
+)
+
+const scanPage = 1000
+
+// RecordsOf returns the records of attempts; those Redis does not have are absent.
+func (s *Stock) RecordsOf(ctx context.Context, lot drop.LotID, attempts []string) (map[string]drop.Reservation, error) {
+	out := make(map[string]drop.Reservation, len(attempts))
+	h, err := s.hashOf(ctx, lot)
+	if err != nil {
+		return nil, err
+	}
+	records, err := h.get(ctx, attempts)
+	if err == nil {
+		records, err = h.explicit(ctx, records)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for attempt, record := range records {
+		if out[attempt], err = parseRecord(lot, attempt, record); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Records hands every record of a lot to fn, in pages. A record may come twice, and one that changes meanwhile may come
+// in either state: HSCAN promises no more.
+func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
+	h, err := s.hashOf(ctx, lot)
+	if err != nil {
+		return err
+	}
+	return h.scan(ctx, func(fields map[string]string) error {
+		for name := range fields {
+			if len(name) != drop.AttemptLen || strings.HasPrefix(name, userField) || strings.HasPrefix(name, batchField) {
+				delete(fields, name)
+			}
+		}
+		records, err := h.explicit(ctx, fields)
+		if err != nil {
+			return err
+		}
+		page := make([]drop.Reservation, 0, len(records))
+		for attempt, record := range records {
+			r, err := parseRecord(lot, attempt, record)
+			if err != nil {
+				return err
+			}
+			page = append(page, r)
+		}
+		return fn(page)
+	})
+}
+
+// Users hands every user record of a lot to fn, in pages.
+func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]drop.UserCount) error) error {
+	h, err := s.hashOf(ctx, lot)
+	if err != nil {
+		return err
+	}
+	return h.scan(ctx, func(fields map[string]string) error {
+		page := make([]drop.UserCount, 0, len(fields)/2)
+		for name, value := range fields {
+			if user, ok := strings.CutPrefix(name, userField); ok {
+				page = append(page, parseUser(user, value))
+			}
+		}
+		return fn(page)
+	})
+}
+
+// UsersOf returns the counters of some users; those without a record are absent.
+func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]drop.UserCount, error) {
+	h, err := s.hashOf(ctx, lot)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(users))
+	for i, user := range users {
+		names[i] = userField + user
+	}
+	fields, err := h.get(ctx, names)
+	out := make(map[string]drop.UserCount, len(fields))
+	for name, value := range fields {
+		user := strings.TrimPrefix(name, userField)
+		out[user] = parseUser(user, value)
+	}
+	return out, err
+}
+
+// hash is a lot's hash, read past the scripts.
+type hash struct {
+	stock *Stock
+	node  *redis.Client
+	key   string
+}
+
+func (s *Stock) hashOf(ctx context.Context, lot drop.LotID) (hash, error) {
+	keys := s.shardOf(lot).keys
+	node, err := s.server.node(ctx, keys.meta)
+	return hash{s, node, keys.lot(lot)}, wireFault(s.target, err, false)
+}
+
+// get returns the fields that are there.
+func (h hash) get(ctx context.Context, names []string) (map[string]string, error) {
+	out := make(map[string]string, len(names))
+	if len(names) == 0 {
+		return out, nil
+	}
+	values, err := h.node.HMGet(ctx, h.key, names...).Result()
+	for i, v := range values {
+		if text, ok := v.(string); ok {
+			out[names[i]] = text
+		}
+	}
+	return out, wireFault(h.stock.target, err, false)
+}
+
+// scan hands all fields to fn, in pages.
+func (h hash) scan(ctx context.Context, fn func(map[string]string) error) error {
+	for cursor := uint64(0); ; {
+		kv, next, err := h.node.HScan(ctx, h.key, cursor, "", scanPage).Result()
+		if err != nil {
+			return wireFault(h.stock.target, err, false)
+		}
+		page := make(map[string]string, len(kv)/2)
+		for i := 0; i+1 < len(kv); i += 2 {
+			page[kv[i]] = kv[i+1]
+		}
+		if err := fn(page); err != nil {
+			return err
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// explicit returns the records in full: those of a batch with what the batch's field says. A batch may be gone by the
+// time it is asked for; then its records have changed too and are read again.
+func (h hash) explicit(ctx context.Context, records map[string]string) (map[string]string, error) {
+	const looks = 3
+	for look := 1; ; look++ {
+		var short, batches []string
+		seen := make(map[string]bool)
+		for attempt, record := range records {
+			if !strings.HasPrefix(record, "b\t") {
+				continue
+			}
+			short = append(short, attempt)
+			if name := batchField + record[strings.LastIndexByte(record, '\t')+1:]; !seen[name] {
+				seen[name] = true
+				batches = append(batches, name)
+			}
+		}
+		shared, err := h.get(ctx, batches)
+		if err != nil {
+			return nil, err
+		}
+		var lost []string
+		for _, attempt := range short {
+			record, ok := inFull(records[attempt], shared)
+			if !ok {
+				lost = append(lost, attempt)
+				continue
+			}
+			records[attempt] = record
+		}
+		if len(lost) == 0 || look == looks {
+			return records, nil
+		}
+		again, err := h.get(ctx, lost)
+		if err != nil {
+			return nil, err
+		}
+		for _, attempt := range lost {
+			delete(records, attempt)
+			if record, ok := again[attempt]; ok {
+				records[attempt] = record
+			}
+		}
+	}
+}
+
+// inFull writes a hold of a batch as a hold of its own; false if its batch is not there.
+func inFull(record string, batches map[string]string) (string, bool) {
+	f := strings.Split(record, "\t") // b user asked qty index batch
+	if len(f) != 6 {
+		return record, false
+	}
+	shared, ok := batches[batchField+f[5]]
+	b := strings.Split(shared, "\t") // base deadline created skipped
+	if !ok || len(b) != 4 {
+		return record, false
+	}
+	index, err1 := strconv.ParseInt(f[4], 10, 64)
+	base, err2 := strconv.ParseInt(b[0], 10, 64)
+	if err1 != nil || err2 != nil {
+		return record, false
+	}
+	n := base + index
+	for text := range strings.SplitSeq(b[3], ",") {
+		if i, err := strconv.ParseInt(text, 10, 64); err == nil && i < index {
+			n--
+		}
+	}
+	return strings.Join([]string{"h", f[1], f[2], f[3], itoa(n), b[1], b[2]}, "\t"), true
+}
+
+// DueEntries hands every due entry of a lot to fn, earliest first, in pages.
+func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.DueEntry) error) error {
+	keys := s.shardOf(lot).keys
+	node, err := s.server.node(ctx, keys.meta)
+	if err != nil {
+		return wireFault(s.target, err, false)
+	}
+	from, to := "["+string(lot)+"\t", "("+string(lot)+"\n"
+	for {
+		members, err := node.ZRangeByLex(ctx, keys.due, &redis.ZRangeBy{Min: from, Max: to, Count: scanPage}).Result()
+		if err != nil {
+			return wireFault(s.target, err, false)
+		}
+		if len(members) == 0 {
+			return nil
+		}
+		page := make([]drop.DueEntry, 0, len(members))
+		for _, member := range members {
+			page = append(page, parseDue(member))
+		}
+		if err := fn(page); err != nil {
+			return err
+		}
+		from = "(" + members[len(members)-1]
+	}
+}
+
+// parseDue reads "lot time batch attempts"; a damaged entry has no attempts.
+func parseDue(member string) drop.DueEntry {
+	f := strings.Split(member, "\t")
+	if len(f) != 4 {
+		return drop.DueEntry{}
+	}
+	at, err := strconv.ParseInt(f[1], 10, 64)
+	if err != nil {
+		return drop.DueEntry{}
+	}
+	e := drop.DueEntry{At: time.UnixMilli(at).UTC()}
+	for attempts := f[3]; len(attempts) >= drop.AttemptLen; attempts = attempts[drop.AttemptLen:] {
+		e.Attempts = append(e.Attempts, attempts[:drop.AttemptLen])
+	}
+	return e
+}
+
+// Reservation returns a reservation as Redis knows it; NotFound if it does not (any more).
+func (s *Stock) Reservation(ctx context.Context, id drop.ReservationID) (drop.Reservation, error) {
+	found, err := s.RecordsOf(ctx, id.Lot, []string{id.Attempt})
+	if err != nil {
+		return drop.Reservation{}, err
+	}
+	r, ok := found[id.Attempt]
+	if !ok || (r.ID.N != id.N && r.From != id.N) {
+		return drop.Reservation{}, fault.New(fault.NotFound, "reservation %s is not in Redis", id).WithHint("ended ones are kept for the key retention; the ledger has all: dropctl reservation show %s", id)
+	}
+	return r, nil
+}
