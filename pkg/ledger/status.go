@@ -38,26 +38,17 @@ func (l *Ledger) Status(ctx context.Context) (Status, error) {
 }
 
 func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
-	s := Status{DeadLetters: map[fault.Code]int64{}}
+	var s Status
 	var pendingSince *time.Time
 	err := l.pool.QueryRow(ctx, statusSQL).Scan(&s.Lots, &s.Waiting, &s.RefundsDue, &s.RefundsUnits, &s.Pending, &pendingSince, &s.Now)
 	if err != nil {
 		return s, err
 	}
 	s.PendingSince, s.Now = timeOf(pendingSince), s.Now.UTC()
-	rows, err := l.pool.Query(ctx, `SELECT lot, stopped, stopped_reason FROM lots WHERE stopped <> '' ORDER BY stopped_at, lot`)
-	if err != nil {
+	if s.Stopped, err = readStopped(ctx, l.pool); err != nil {
 		return s, err
 	}
-	if s.Stopped, err = pgx.CollectRows(rows, pgx.RowToStructByPos[drop.StoppedLot]); err != nil {
-		return s, err
-	}
-	if rows, err = l.pool.Query(ctx, `SELECT code, count(*) FROM dead_letters GROUP BY code`); err != nil {
-		return s, err
-	}
-	var code fault.Code
-	var n int64
-	if _, err = pgx.ForEachRow(rows, []any{&code, &n}, func() error { s.DeadLetters[code] = n; return nil }); err != nil {
+	if s.DeadLetters, err = countDead(ctx, l.pool); err != nil {
 		return s, err
 	}
 	if s.Gaps, err = l.Gaps(ctx, 0); err != nil {
@@ -65,6 +56,26 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 	}
 	s.Workers, err = l.Workers(ctx)
 	return s, err
+}
+
+func readStopped(ctx context.Context, q querier) ([]drop.StoppedLot, error) {
+	rows, err := q.Query(ctx, `SELECT lot, stopped, stopped_reason FROM lots WHERE stopped <> '' ORDER BY stopped_at, lot`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[drop.StoppedLot])
+}
+
+func countDead(ctx context.Context, q querier) (map[fault.Code]int64, error) {
+	rows, err := q.Query(ctx, `SELECT code, count(*) FROM dead_letters GROUP BY code`)
+	if err != nil {
+		return nil, err
+	}
+	counts := map[fault.Code]int64{}
+	var code fault.Code
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&code, &n}, func() error { counts[code] = n; return nil })
+	return counts, err
 }
 
 // Gaps returns the gaps that have been open for at least this long, the longest first, at most 100. The relay

@@ -1,0 +1,80 @@
+package ledger
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+func healthOf(t *testing.T, db testkit.Database, role lab.Role) Health {
+	t.Helper()
+	h, err := ReadHealth(t.Context(), Options{URL: db.URL(role), Timeout: 12 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestHealthOfTheRuntimeRole(t *testing.T) {
+	l, db := newLedger(t)
+	if _, err := l.Heartbeat(t.Context(), Worker{Name: "w", Host: "h", PID: 1, Parts: []string{"relay", "sweep"}, Version: "1.0", Started: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	h := healthOf(t, db, lab.App)
+	if h.Number < 150000 || h.Standby || h.Superuser || h.Role != string(lab.App) || h.ID != l.Installation().ID || h.Shards != DefaultShards || len(h.Unknown) != 0 {
+		t.Errorf("%+v", h)
+	}
+	if len(h.Owned)+len(h.Changeable)+len(h.Unguarded)+len(h.Pending)+len(h.Newer)+len(h.Stopped)+len(h.Dead) != 0 {
+		t.Errorf("%+v", h)
+	}
+	if h.Settings["statement_timeout"] != "12s" || h.Settings["lock_timeout"] != "4s" || h.MaxConns != 197 || h.Backends < 1 || h.PoolConns <= lockConns {
+		t.Errorf("%+v", h)
+	}
+	if !slices.Equal(h.Parts, []string{"relay", "sweep"}) || !slices.Equal(h.Versions, []string{"1.0"}) || h.Doubt <= 0 || h.Offset > time.Second || h.Offset < -time.Second {
+		t.Errorf("%+v", h)
+	}
+}
+
+// TestHealthFindsWhatWasTakenAway damages a schema the way people do.
+func TestHealthFindsWhatWasTakenAway(t *testing.T) {
+	_, db := newLedger(t)
+	db.SQL(t, `DROP TRIGGER append_only ON reservation_events_3;
+		ALTER TABLE order_ledger_5 DISABLE TRIGGER append_only_row;
+		GRANT DELETE ON order_ledger TO dropctl_app;
+		INSERT INTO dropctl_migrations (version_id, is_applied) VALUES (999, true);
+		INSERT INTO lots (lot, name, capacity, user_limit, hold_ms, max_hold_ms, late, status, stopped, stopped_reason, stopped_at, seen, created_by)
+			VALUES ('hat', '', 1, 0, 1, 1, 'refuse', 'open', 'fork', 'two of them', now(), true, 'ci');
+		INSERT INTO dead_letters (digest, lot, epoch, seq, code, reason, line) VALUES ('x', 'hat', 1, 1, 'fork', '', '')`)
+	h := healthOf(t, db, lab.App)
+	if !slices.Equal(h.Unguarded, []string{"order_ledger_5", "reservation_events_3"}) || !slices.Equal(h.Changeable, []string{"order_ledger"}) {
+		t.Errorf("unguarded %v, changeable %v", h.Unguarded, h.Changeable)
+	}
+	if !slices.Equal(h.Newer, []int64{999}) || len(h.Stopped) != 1 || h.Stopped[0].Code != fault.StopFork || h.Dead[fault.StopFork] != 1 || h.Seen != 1 {
+		t.Errorf("%+v", h)
+	}
+	owner := healthOf(t, db, lab.Owner)
+	if !slices.Contains(owner.Owned, "order_ledger_7") || !slices.Contains(owner.Owned, "lots") || owner.Superuser {
+		t.Errorf("the owner owns %v", owner.Owned)
+	}
+	if !healthOf(t, db, lab.Superuser).Superuser {
+		t.Error("the superuser passes for an ordinary role")
+	}
+}
+
+func TestHealthWithoutSchemaOrServer(t *testing.T) {
+	db := testkit.Postgres(t)
+	h := healthOf(t, db, lab.App)
+	known, err := knownSteps()
+	if err != nil || len(h.Pending) != len(known) || h.ID != "" || h.Unknown["triggers"] == "" || h.Unknown["rights"] == "" || h.Unknown["connections"] != "" {
+		t.Errorf("%+v, %v", h, err)
+	}
+	_, err = ReadHealth(t.Context(), Options{URL: "postgres://app:secret@127.0.0.1:1/shop", Timeout: time.Second})
+	if !fault.Is(err, fault.Unavailable) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("without a server: %v", err)
+	}
+}
