@@ -51,12 +51,12 @@ func newConfigView(a *app) *cobra.Command {
 
 func settingsInForce(cfg *config.Config) []settingView {
 	var list []settingView
-	for _, s := range config.Settings() {
-		value := cfg.Shown(s.Name)
+	for _, name := range cfg.Listed() {
+		value := cfg.Shown(name)
 		if d, ok := value.(time.Duration); ok {
 			value = render.Duration(d)
 		}
-		list = append(list, settingView{s.Name, value, cfg.Origin(s.Name)})
+		list = append(list, settingView{name, value, cfg.Origin(name)})
 	}
 	return list
 }

@@ -157,6 +157,15 @@ The config file holds one setting a line, named like its flag:
   database-url: env:SHOP_DATABASE_URL
   timeout: 5s
 
+A managed Redis may hide its configuration. What dropctl doctor then does not know, you
+can vouch for; what a server tells itself counts first:
+
+  attest:
+    redis-appendfsync: always
+    redis-min-replicas-to-write: 1
+
+also redis-maxmemory-policy, redis-save and redis-notify-keyspace-events.
+
 Which file is in force: dropctl config path
 What is in force, and why: dropctl config view --origin
 `

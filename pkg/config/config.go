@@ -3,9 +3,11 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"os/user"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -32,11 +34,16 @@ func Resolve(src Sources) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	attested, _ := file[attestKey].(map[string]string)
+	delete(file, attestKey)
 	v := viper.New()
 	if err := v.MergeConfigMap(file); err != nil {
 		return nil, fault.Wrap(fault.InvalidConfig, err, "%s", path)
 	}
-	cfg := &Config{origins: map[string]string{}}
+	cfg := &Config{Attested: attested, origins: map[string]string{}}
+	for name := range attested {
+		cfg.origins[attestSpot+name] = fromFile + path
+	}
 	for _, s := range Settings() {
 		raw, origin := s.find(src, v, path)
 		value, err := s.parse(raw)
@@ -94,6 +101,9 @@ func (c *Config) Origin(name string) string { return c.origins[name] }
 
 // Shown returns the value of a setting as it may be shown: a secret redacted, a size with its unit.
 func (c *Config) Shown(name string) any {
+	if attested, ok := strings.CutPrefix(name, attestSpot); ok {
+		return c.Attested[attested]
+	}
 	fields := reflect.ValueOf(*c)
 	for i := range fields.NumField() {
 		if fields.Type().Field(i).Tag.Get("mapstructure") != name {
@@ -109,6 +119,18 @@ func (c *Config) Shown(name string) any {
 		}
 	}
 	return nil
+}
+
+// Listed returns the names of all settings in force, for Shown and Origin: those of the table, then what is attested.
+func (c *Config) Listed() []string {
+	var names []string
+	for _, s := range Settings() {
+		names = append(names, s.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Attested)) {
+		names = append(names, attestSpot+name)
+	}
+	return names
 }
 
 // Warnings returns what the user should change although it works. No secret is among the words.

@@ -406,3 +406,36 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+func TestAttestSection(t *testing.T) {
+	cfg, err := resolve(t, nil, nil, "attest:\n  redis-appendfsync: always\n  redis-min-replicas-to-write: 1\n  redis-save: ''\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"redis-appendfsync": "always", "redis-min-replicas-to-write": "1", "redis-save": ""}
+	if fmt.Sprint(cfg.Attested) != fmt.Sprint(want) {
+		t.Errorf("attested is %v", cfg.Attested)
+	}
+	listed := cfg.Listed()
+	if last := listed[len(listed)-1]; last != "attest.redis-save" || cfg.Shown("attest.redis-appendfsync") != "always" || !strings.HasPrefix(cfg.Origin(last), "file ") {
+		t.Errorf("listed are %v", listed)
+	}
+	for file, hint := range map[string]string{
+		"attest:\n  redis-apendfsync: always\n":                                 "did you mean redis-appendfsync?",
+		"attest:\n  postgres-fsync: on\n":                                       "",
+		"attest:\n  redis-appendfsync: sometimes\n":                             "",
+		"attest:\n  redis-min-replicas-to-write: many\n":                        "",
+		"attest:\n  redis-maxmemory-policy: allkeys-lru\n":                      "",
+		"attest:\n  redis-save: [a]\n":                                          "as CONFIG GET would show it",
+		"attest:\n  redis-save:\n":                                              "as CONFIG GET would show it",
+		"attest:\n  redis-appendfsync: always\n  redis-appendfsync: everysec\n": "",
+		"attest: always\n":                                                      "",
+		"attest:\n":                                                             "drop the line",
+		"attest: {}\nattest: {}\n":                                              "",
+		"attst:\n  redis-appendfsync: always\n":                                 "",
+	} {
+		if _, err := resolve(t, nil, nil, file); !fault.Is(err, fault.InvalidConfig) || !strings.Contains(fault.HintOf(err), hint) {
+			t.Errorf("%q: %v; hint %q", file, err, fault.HintOf(err))
+		}
+	}
+}

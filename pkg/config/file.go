@@ -91,12 +91,12 @@ func fileSettings(path string, root *yaml.Node) (map[string]any, error) {
 			}
 			continue
 		}
-		if !known(key.Value) {
+		if !known(key.Value) && key.Value != attestKey {
 			return nil, unknownKey(path, key)
 		}
-		var value any
-		if err := node.Decode(&value); err != nil {
-			return nil, fault.Wrap(fault.InvalidConfig, err, "%s:%d: %s", path, key.Line, key.Value).WithField(key.Value)
+		value, err := fileValue(path, key, node)
+		if err != nil {
+			return nil, err
 		}
 		if value == nil {
 			return nil, fault.New(fault.InvalidConfig, "%s:%d: %s has no value", path, key.Line, key.Value).WithField(key.Value).
@@ -109,6 +109,17 @@ func fileSettings(path string, root *yaml.Node) (map[string]any, error) {
 		settings[key.Value] = value
 	}
 	return settings, nil
+}
+
+// fileValue returns one value, or the section of what is attested.
+func fileValue(path string, key, node *yaml.Node) (value any, err error) {
+	if key.Value == attestKey && node.Tag != "!!null" {
+		return readAttest(path, node)
+	}
+	if err := node.Decode(&value); err != nil {
+		return nil, fault.Wrap(fault.InvalidConfig, err, "%s:%d: %s", path, key.Line, key.Value).WithField(key.Value)
+	}
+	return value, nil
 }
 
 // checkVersion refuses a file written for a newer dropctl, whose settings could mean something else.

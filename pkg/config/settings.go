@@ -37,6 +37,9 @@ type Config struct {
 	Verbose              bool          `mapstructure:"verbose"`
 	Debug                bool          `mapstructure:"debug"`
 
+	// Attested is what an operator vouches for where a server does not tell (see Attestations).
+	Attested map[string]string `mapstructure:"-"`
+
 	origins map[string]string
 }
 
