@@ -18,15 +18,16 @@ const module = "github.com/dropctl/dropctl/"
 var arrows = map[string]string{
 	"cmd/dropctl": "pkg/cli pkg/fault pkg/term",
 
-	"pkg/cli": "pkg/cli/wire pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/seed pkg/payment pkg/notify pkg/bench pkg/simulate " +
+	"pkg/cli": "pkg/cli/wire pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/simulate " +
 		"pkg/lab pkg/client pkg/config pkg/fault pkg/term pkg/render pkg/telemetry",
-	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/seed pkg/payment pkg/notify pkg/bench " +
+	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
 		"pkg/simulate pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
 
 	"pkg/api":       "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/worker":    "pkg/drop pkg/fault pkg/recovery pkg/payment pkg/notify pkg/telemetry",
 	"pkg/recovery":  "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/reconcile": "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/doctor":    "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/seed":      "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/payment":   "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/notify":    "pkg/drop pkg/fault pkg/telemetry",

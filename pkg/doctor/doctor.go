@@ -1,0 +1,212 @@
+// Package doctor looks at the servers a shop runs on and says what is not as it should be, and how to mend it.
+//
+// Facts come from the adapters, each known or not. Rules are pure functions from facts to findings, and one table
+// (levels.go) says how bad a finding is. Nothing is changed, and a store that is down silences no check of the other.
+package doctor
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// Stock is the Redis side.
+type Stock interface {
+	// Target names the server for people; it holds no secret, and is "" if no server is named.
+	Target() string
+	// Health asks every server. An error means that none could be asked.
+	Health(ctx context.Context) (Redis, error)
+}
+
+// Ledger is the PostgreSQL side.
+type Ledger interface {
+	// Target names the server and database for people, as Stock's does.
+	Target() string
+	// Health asks the server, with or without our schema. An error means that it cannot be used at all.
+	Health(ctx context.Context) (Postgres, error)
+}
+
+// Redis is what the Redis side says of itself.
+type Redis struct {
+	Nodes   []Node // at least one
+	Outbox  []drop.OutboxState
+	Frozen  map[fault.Code][]drop.LotID // lots nobody can buy from, by reason
+	Unknown map[string]string           // "outbox", "lots": why it could not be found out
+}
+
+// Node is what one Redis server says. A field that is missing in a map was not told.
+type Node struct {
+	Name     string
+	Replica  bool  // known, and asked, as a replica
+	Err      error // it did not answer: nothing else is known
+	Info     map[string]string
+	NoInfo   string // why Info is empty
+	Config   map[string]string
+	NoConfig string            // why Config is empty
+	Doors    []drop.ShardState // of the shards that live here; empty on a replica
+	NoDoors  string            // why some are missing
+
+	Scripts   int           // how many of this program's scripts it has ready
+	Ours      int           // how many there are
+	NoScripts string        // why Scripts is not known
+	Offset    time.Duration // its clock less this machine's
+	Doubt     time.Duration // how far Offset may be wrong, either way; 0: the clock is not known
+}
+
+// Postgres is what the PostgreSQL side says of itself.
+type Postgres struct {
+	Version  string // as the server writes it
+	Number   int    // the same as a number: 150018 is 15.18
+	Standby  bool
+	Settings map[string]string // as they hold in a session of dropctl
+
+	Role       string
+	Superuser  bool
+	Owned      []string // our tables whose owner's rights the role has
+	Changeable []string // tables written once that the role has the right to change
+
+	Backends  int      // connections there are, of everybody
+	MaxConns  int      // connections there may be, for this role
+	PoolConns int      // connections one process of dropctl may open
+	Replicas  int      // standbys that are connected
+	Pending   []string // migrations the database lacks
+	Newer     []int64  // migrations it has that this program does not know
+	Unguarded []string // tables written once without a trigger that refuses changes
+	ID        string   // of the installation; "" if there is none yet
+	Shards    int
+	Seen      int64 // lots the ledger has events of
+	Stopped   []drop.StoppedLot
+	Dead      map[fault.Code]int64
+	Versions  []string // of the program, one for each worker alive
+	Parts     []string // what the workers that are alive do, together
+	Offset    time.Duration
+	Doubt     time.Duration     // as for a Node
+	Unknown   map[string]string // question → why it could not be answered
+}
+
+// Options say what to judge by.
+type Options struct {
+	Profile        Profile
+	Attested       map[string]string // redis-DIRECTIVE → what an operator vouches for where the server does not tell
+	MaxLag         time.Duration     // how old the oldest event that the ledger has not got may be
+	OutboxMaxBytes int64             // ceiling of one shard's outbox
+	OutboxKeep     time.Duration     // how long Redis keeps what the ledger has
+	Parts          []string          // what workers have to do
+	Version        string            // of this program
+	Now            func() time.Time
+}
+
+// Line is one check of one server.
+type Line struct {
+	Result   Outcome `json:"result" table:"RESULT"`
+	Attested bool    `json:"attested"` // the server did not tell; the config file vouches for it
+	Check    string  `json:"check" table:"CHECK,name"`
+	Store    string  `json:"store" table:"STORE"`   // redis, postgres or both
+	Target   string  `json:"target" table:"TARGET"` // the server
+	What     string  `json:"what" table:"WHAT"`
+	Fix      string  `json:"fix" table:"FIX"` // what to do; "" if there is nothing to do
+}
+
+// Outcome is a result that people see marked where it rests on the config file alone.
+type Outcome struct {
+	Result
+	attested bool
+}
+
+// MarshalText implements encoding.TextMarshaler: programs get the bare result.
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.Result), nil }
+
+// Cell is what people get.
+func (o Outcome) Cell() string {
+	if o.attested {
+		return string(o.Result) + " (attested)"
+	}
+	return string(o.Result)
+}
+
+// Report is what one look found.
+type Report struct {
+	Verdict Result    `json:"verdict" table:"VERDICT"` // ok, warn or fail; what is unknown does not count
+	Profile Profile   `json:"profile" table:"PROFILE"`
+	Checked time.Time `json:"checked" table:"CHECKED"`
+	OK      int       `json:"ok"`
+	Warn    int       `json:"warn"`
+	Fail    int       `json:"fail"`
+	Unknown int       `json:"unknown"`
+	Lines   []Line    `json:"checks" table:"WORST FIRST"`
+}
+
+// Stores are what to look at; a nil one is left out.
+type Stores struct {
+	Stock  Stock
+	Ledger Ledger
+}
+
+// Run asks both stores at once and judges. It has no error: a store that does not answer is a failed check.
+func Run(ctx context.Context, s Stores, o Options) Report {
+	var redis Redis
+	var base Postgres
+	var noRedis, noBase error
+	var wg sync.WaitGroup
+	if s.Stock != nil {
+		wg.Go(func() { redis, noRedis = s.Stock.Health(ctx) })
+	}
+	if s.Ledger != nil {
+		wg.Go(func() { base, noBase = s.Ledger.Health(ctx) })
+	}
+	wg.Wait()
+	e := exam{o: o}
+	if s.Stock != nil {
+		e.redis(s.Stock.Target(), redis, noRedis)
+	}
+	if s.Ledger != nil {
+		e.postgres(s.Ledger.Target(), base, noBase)
+	}
+	if s.Stock != nil && s.Ledger != nil && noRedis == nil && noBase == nil {
+		e.both(redis, base)
+	}
+	e.clocks(redis, base)
+	return e.report()
+}
+
+// exam collects lines.
+type exam struct {
+	o     Options
+	lines []Line
+}
+
+func (e *exam) say(store, target, check string, v verdict) {
+	e.lines = append(e.lines, Line{Result: Outcome{v.found.in(e.o.Profile), v.attested}, Attested: v.attested, Check: check, Store: store, Target: target, What: v.what, Fix: v.fix})
+}
+
+func (e *exam) report() Report {
+	r := Report{Verdict: OK, Profile: e.o.Profile, Checked: e.o.Now().UTC(), Lines: e.lines}
+	slices.SortStableFunc(r.Lines, func(a, b Line) int {
+		return slices.Index(worstFirst, a.Result.Result) - slices.Index(worstFirst, b.Result.Result)
+	})
+	count := map[Result]int{}
+	for _, l := range r.Lines {
+		count[l.Result.Result]++
+	}
+	r.OK, r.Warn, r.Fail, r.Unknown = count[OK], count[Warn], count[Fail], count[Unknown]
+	switch {
+	case r.Fail > 0:
+		r.Verdict = Fail
+	case r.Warn > 0:
+		r.Verdict = Warn
+	}
+	return r
+}
+
+// Err is nil unless a check failed. What only warns, or could not be found out, is no failure.
+func (r Report) Err() error {
+	if r.Fail == 0 {
+		return nil
+	}
+	worst := r.Lines[0]
+	return fault.New(fault.Finding, "%d of %d checks failed; the first: %s: %s", r.Fail, len(r.Lines), worst.Check, worst.What).WithHint("%s", worst.Fix)
+}

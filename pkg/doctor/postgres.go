@@ -1,0 +1,179 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// postgresRules are the checks of PostgreSQL. A rule whose question could not be answered is not asked.
+var postgresRules = []struct {
+	check    string
+	question string // as Unknown names it; "": always answered
+	judge    func(Postgres, Options) verdict
+}{
+	{"role", "", writable},
+	{"version", "", postgresVersion},
+	{"migrations", "migrations", migrated},
+	{"timeouts", "", timeouts},
+	{"triggers", "triggers", triggers},
+	{"rights", "rights", rights},
+	{"connections", "connections", connections},
+	{"standby", "", synchronous},
+	{"dead-letters", "dead letters", deadEvents},
+	{"stopped-lots", "lots", stoppedLots},
+	{"workers", "workers", workers},
+}
+
+func (e *exam) postgres(target string, p Postgres, err error) {
+	if err != nil {
+		e.say("postgres", target, "reachable", unreachable(err))
+		return
+	}
+	e.say("postgres", target, "reachable", good("it answers"))
+	for _, rule := range postgresRules {
+		if why := p.Unknown[rule.question]; why != "" {
+			e.say("postgres", target, rule.check, notTold(why, unasked(p)))
+			continue
+		}
+		e.say("postgres", target, rule.check, rule.judge(p, e.o))
+	}
+}
+
+// unasked says what to do where a question could not be asked: without a schema most cannot.
+func unasked(p Postgres) string {
+	if len(p.Pending) > 0 {
+		return "dropctl migrate up"
+	}
+	return "let the owner of the schema grant the rights: dropctl migrate up --app-role ROLE"
+}
+
+func writable(p Postgres, _ Options) verdict {
+	if p.Standby {
+		return bad(standby, "name the primary in --database-url, or add target_session_attrs=read-write", "it is a standby: nothing can be recorded there")
+	}
+	return good("primary")
+}
+
+func postgresVersion(p Postgres, _ Options) verdict {
+	if p.Number < 150000 {
+		return bad(tooOld, "use PostgreSQL 15 or newer", "PostgreSQL %s", p.Version)
+	}
+	return good("PostgreSQL %s", p.Version)
+}
+
+func migrated(p Postgres, _ Options) verdict {
+	switch {
+	case len(p.Pending) > 0:
+		return bad(notMigrated, "dropctl migrate up", "pending: %s", strings.Join(p.Pending, ", "))
+	case len(p.Newer) > 0:
+		return bad(newerSchema, "use the dropctl that migrated it", "the schema is newer than this program, by %d", len(p.Newer))
+	}
+	return good("none pending")
+}
+
+func timeouts(p Postgres, _ Options) verdict {
+	var without []string
+	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
+		if is := p.Settings[name]; is == "0" || is == "" {
+			without = append(without, name)
+		}
+	}
+	if len(without) > 0 {
+		return bad(noTimeout, "see what is between dropctl and PostgreSQL: a pooler may drop start-up parameters", "not in force: %s", strings.Join(without, ", "))
+	}
+	return good("statement %s, lock %s, idle %s", p.Settings["statement_timeout"], p.Settings["lock_timeout"], p.Settings["idle_in_transaction_session_timeout"])
+}
+
+func triggers(p Postgres, _ Options) verdict {
+	if len(p.Unguarded) > 0 {
+		return bad(noTrigger, "as the owner, make the missing triggers again as make_append_only does, then dropctl reconcile --deep",
+			"history can be changed without a refusal in %s", some(p.Unguarded))
+	}
+	return good("journal and sales refuse changes, on every partition")
+}
+
+func rights(p Postgres, _ Options) verdict {
+	const fix = "run dropctl as a role of its own: dropctl migrate up --app-role ROLE"
+	switch {
+	case p.Superuser:
+		return bad(owns, fix, "the role %s is a superuser", p.Role)
+	case len(p.Owned) > 0:
+		return bad(owns, fix, "the role %s owns %s", p.Role, some(p.Owned))
+	case len(p.Changeable) > 0:
+		return bad(owns, fix, "the role %s may change or delete history in %s", p.Role, some(p.Changeable))
+	}
+	return good("the role %s owns nothing", p.Role)
+}
+
+func connections(p Postgres, _ Options) verdict {
+	say := fmt.Sprintf("%d of %d connections taken; a process of dropctl may open %d", p.Backends, p.MaxConns, p.PoolConns)
+	const fix = "raise max_connections or the role's limit, or let fewer processes connect"
+	switch free := p.MaxConns - p.Backends; {
+	case free < p.PoolConns/4:
+		return bad(noRoom, fix, "%s", say)
+	case free < p.PoolConns:
+		return bad(crowded, fix, "%s", say)
+	}
+	return good("%s", say)
+}
+
+// synchronous judges what a committed sale survives.
+func synchronous(p Postgres, o Options) verdict {
+	names, commit := p.Settings["synchronous_standby_names"], p.Settings["synchronous_commit"]
+	switch {
+	case p.Settings["fsync"] == "off" || p.Settings["full_page_writes"] == "off":
+		return bad(commitLoses, "set fsync and full_page_writes on", "fsync or full_page_writes is off: a crash of the machine may destroy the ledger")
+	case commit == "off":
+		return bad(commitLoses, "set synchronous_commit on", "synchronous_commit is off: a crash may lose the last sales that were recorded")
+	case names != "" && p.Replicas == 0:
+		return bad(commitHangs, "bring the standby back, or empty synchronous_standby_names", "commits wait for a standby, and none is connected")
+	case names != "" && commit != "local":
+		return good("commits wait for a standby (%s)", commit)
+	case p.Replicas > 0:
+		return bad(asynchronous, "name a standby in synchronous_standby_names, or keep --outbox-keep longer than a standby can be behind",
+			"%d standbys, commits wait for none: after a switch, what a standby lacked comes again out of the outbox if it is younger than %s", p.Replicas, o.OutboxKeep)
+	}
+	return bad(asynchronous, "add a standby, and name it in synchronous_standby_names", "no standby: when this server is lost, what was recorded since the last backup is lost too")
+}
+
+func deadEvents(p Postgres, _ Options) verdict {
+	var n int64
+	for _, count := range p.Dead {
+		n += count
+	}
+	if n == 0 {
+		return good("none")
+	}
+	codes := slices.Sorted(maps.Keys(p.Dead))
+	return bad(deadLetters, "dropctl status --jq .newest_dead_letters; what it means: dropctl explain "+string(codes[0]), "%d events could not be recorded", n)
+}
+
+func stoppedLots(p Postgres, _ Options) verdict {
+	if len(p.Stopped) == 0 {
+		return good("none")
+	}
+	var lots []drop.LotID
+	for _, s := range p.Stopped {
+		lots = append(lots, s.Lot)
+	}
+	return bad(stopped, fault.Lookup(p.Stopped[0].Code).Hint, "nothing more is recorded of %s (%s)", someLots(lots), p.Stopped[0].Code)
+}
+
+func workers(p Postgres, o Options) verdict {
+	idle := slices.DeleteFunc(slices.Clone(o.Parts), func(part string) bool { return slices.Contains(p.Parts, part) })
+	others := slices.DeleteFunc(slices.Clone(p.Versions), func(v string) bool { return v == o.Version })
+	switch {
+	case len(p.Versions) == 0:
+		return bad(noWorker, "dropctl worker", "no worker is alive: nothing is recorded and no hold is taken back")
+	case len(idle) > 0:
+		return bad(partIdle, "dropctl worker --only "+strings.Join(idle, ","), "nobody does %s", strings.Join(idle, ", "))
+	case len(others) > 0:
+		return bad(mixed, "let all processes run one version", "a worker is of version %s, this is %s", others[0], o.Version)
+	}
+	return good("%d alive", len(p.Versions))
+}
