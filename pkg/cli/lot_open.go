@@ -1,9 +1,17 @@
 package cli
 
 import (
+	"context"
+	"slices"
+	"time"
+
 	"github.com/spf13/cobra"
 
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 func newLotOpen(a *app) *cobra.Command {
@@ -11,8 +19,46 @@ func newLotOpen(a *app) *cobra.Command {
 		Use:   "open LOT… | --group G | --all",
 		Short: "Let lots sell",
 		Long: `Let lots sell again that were paused or closed. A sales window still counts. Works while
-PostgreSQL is down; asking again changes nothing.`,
+PostgreSQL is down; asking again changes nothing.
+
+A lot is not opened on a Redis that could lose its stock: one that may evict keys, is a replica,
+cannot write to its disk, is shut or has another installation's data. What cannot be found out
+within 0.3 s blocks nothing; dropctl doctor looks at everything.`,
 		Example: `  dropctl lot open truffle-99
   dropctl lot open --group autumn --reason "prices are right now"`,
 	}, drop.Open)
+}
+
+// preflightBudget is what a look before opening may take, over all servers.
+const preflightBudget = 300 * time.Millisecond
+
+// preflight says of each shard why its lots must not be opened; what is not known within the budget blocks nothing.
+func (a *app) preflight(ctx context.Context, s *stock.Stock, lots []drop.LotID) map[int]error {
+	ctx, cancel := context.WithTimeout(ctx, preflightBudget)
+	defer cancel()
+	installation := make(chan ledger.Installation, 1)
+	go func() { installation <- a.installation(ctx) }()
+
+	var shards []int
+	for _, lot := range lots {
+		if shard := lot.Shard(s.Shards()); !slices.Contains(shards, shard) {
+			shards = append(shards, shard)
+		}
+	}
+	nodes, err := s.Preflight(ctx, shards)
+	in := <-installation
+	if err != nil {
+		return nil
+	}
+	return doctor.Preflight(wire.DoctorNodes(nodes), in.ID, in.Shards)
+}
+
+// installation asks the ledger whose shop this is; nothing if it is not named or silent.
+func (a *app) installation(ctx context.Context) ledger.Installation {
+	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	if err != nil {
+		return ledger.Installation{}
+	}
+	defer l.Close()
+	return l.Installation()
 }

@@ -22,6 +22,8 @@ type statusChange struct {
 	all    bool
 	reason string
 	dryRun bool
+
+	blocked map[int]error // shards whose lots must stay as they are
 }
 
 // statusCommand finishes the command that gives lots a status.
@@ -97,6 +99,9 @@ func (a *app) changeStatus(ctx context.Context, c statusChange) error {
 		}
 	}
 	a.note("target: %s on %s", countLots(c.lots), s.Target())
+	if c.status == drop.Open {
+		c.blocked = a.preflight(ctx, s, c.lots)
+	}
 	views := a.changeEach(ctx, s, c)
 	if err := a.print(views); err != nil {
 		return err
@@ -134,6 +139,9 @@ func (a *app) changeEach(ctx context.Context, s *stock.Stock, c statusChange) []
 }
 
 func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot drop.LotID) statusChangeView {
+	if err := c.blocked[lot.Shard(s.Shards())]; err != nil {
+		return notChanged(lot, err)
+	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	q := stock.ChangeRequest{Lot: lot, Status: &c.status, DryRun: c.dryRun, Actor: a.cfg.Actor, Reason: c.reason}
@@ -145,14 +153,18 @@ func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot
 	v := statusChangeView{Lot: lot, Status: c.status, Result: "changed"}
 	switch {
 	case err != nil:
-		f := fault.As(a.aboutLot(ctx, lot, err))
-		return statusChangeView{Lot: lot, Result: "failed", Code: f.Code, Message: f.Error(), Hint: fault.HintOf(f), err: f}
+		return notChanged(lot, a.aboutLot(ctx, lot, err))
 	case same:
 		v.Result = "unchanged"
 	case c.dryRun:
 		v.Result = "planned"
 	}
 	return v
+}
+
+func notChanged(lot drop.LotID, err error) statusChangeView {
+	f := fault.As(err)
+	return statusChangeView{Lot: lot, Result: "failed", Code: f.Code, Message: f.Error(), Hint: fault.HintOf(f), err: f}
 }
 
 // bulkError says in one error how it went; nil if no lot failed.

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/bench"
+	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/render"
@@ -33,6 +34,7 @@ var printed = map[string]any{
 	"worker":           worker.Summary{},
 	"reconcile":        reconcile.Report{},
 	"status":           statusView{},
+	"doctor":           doctor.Report{},
 	"explain":          []explainView{},
 	"demo":             simulate.Summary{},
 	"bench":            bench.Report{},

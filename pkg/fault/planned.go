@@ -7,7 +7,6 @@ import "strings"
 var planned = map[string]string{
 	"restore":            "until then the lot stays closed",
 	"serve":              "",
-	"doctor":             "",
 	"outbox":             "",
 	"ledger":             "",
 	"metrics":            "",
