@@ -15,6 +15,7 @@
 --   live: available held seq mark due                            due: the earliest due time known, 0 for none
 --   totals: sold capacity                                         name: plain text
 --   rule: epoch limit hold max_hold opens closes status late      opens, closes: 0 for none
+--   was, frozen: plain text, of a lot whose status is `frozen`: the status it had, and why it is frozen
 -- In the same hash are the reservations' records, by attempt, as text separated by tabs (no text may contain a control
 -- character):
 --   h user asked qty n deadline created [last]          a hold; last is missing while it equals n
@@ -93,6 +94,7 @@ local function open_lot(id, k, live, rule)
   if not live or not rule then return nil, 'lot_not_loaded' end
   local ok, L = pcall(decode, id, k, live, rule)
   if not ok then return nil, 'corrupt' end
+  if L.status == 'frozen' then return nil, 'lot_frozen', call('HGET', KEYS[k], 'frozen') or '' end
   if L.mark > now then
     if L.mark - clock_ms > 2000 then
       call('HSET', KEYS[1], 'frozen', 'clock')
@@ -118,12 +120,25 @@ local function read_totals(L)
 end
 
 -- picture: a lot's fields as text, for who asked; an error if they cannot be read.
-local function picture(live, totals, rule, name)
+local function picture(live, totals, rule, name, was, frozen)
   local available, held, seq, mark, due = unpacked(LIVE, live)
   local sold, capacity = unpacked(TOTALS, totals)
   local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, rule)
+  local why = ''
+  if status == 'frozen' then status, why = was .. '', frozen .. '' end
   return { 'live', fmt('%d\t%d\t%d\t%d\t%d', available, held, seq, mark, due), 'totals', fmt('%d\t%d', sold, capacity),
-    'rule', fmt('%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s', epoch, limit, hold, max_hold, opens, closes, status, late), 'name', name or '' }
+    'rule', fmt('%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s', epoch, limit, hold, max_hold, opens, closes, status, late), 'name', name or '', 'frozen', why }
+end
+
+-- found: what is there of a lot, as who plans on it says it: 'absent', 'damaged', or the run id its shard is open on,
+-- epoch and seq (tabs between).
+local function found(k, run)
+  local f = redis.pcall('HMGET', KEYS[k], 'live', 'totals', 'rule', 'was', 'frozen')
+  if f.err then return 'damaged' end
+  if not (f[1] or f[2] or f[3]) then return 'absent' end
+  if not pcall(picture, f[1], f[2], f[3], '', f[4], f[5]) then return 'damaged' end
+  local L = decode('', k, f[1], f[3])
+  return concat({ run or '', fmt('%d', L.epoch), fmt('%d', L.seq) }, '\t')
 end
 
 local emitting -- the lot of the newest event

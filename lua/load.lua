@@ -3,7 +3,7 @@
 --
 -- Not gated: it runs on a frozen shard too, and leaves it frozen.
 -- KEYS  as in common.lua, one lot
--- ARGV  1 run id, 2 owner, 3 -, 4 lot id, 5 what the load was planned on: 'absent' or 'run epoch seq' (tabs between),
+-- ARGV  1 run id, 2 owner, 3 -, 4 lot id, 5 what the load was planned on: 'absent', 'damaged' or 'run epoch seq' (tabs between),
 --       6 epoch, 7 closing epoch, 8 closing seq, 9 capacity, 10 held, 11 sold, 12 status, 13 limit, 14 hold, 15 max_hold,
 --       16 opens or '', 17 closes or '', 18 late, 19 name, 20 actor, 21 reason, 22 least time mark in ms
 -- Reply ok, detail, now, seq of the loaded event | conflict, what is there now | foreign_installation, owner
@@ -21,13 +21,10 @@ local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
 if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
 meta_bytes = tonumber(m[3] or 0)
 if not meta_bytes then return { 'corrupt', 'meta' } end
-prove()
-local was = call('HMGET', KEYS[FIRST_LOT], 'live', 'rule')
-local present = 'absent'
-if was[1] or was[2] then
-  local ok, there = pcall(decode, '', 0, was[1], was[2])
-  present = ok and concat({ m[2] or '', fmt('%d', there.epoch), fmt('%d', there.seq) }, '\t') or 'damaged'
-end
+call('XLEN', KEYS[2])
+call('ZCARD', KEYS[3])
+call('ZCARD', KEYS[4])
+local present = found(FIRST_LOT, m[2])
 if present ~= ARGV[5] then return { 'conflict', present } end
 
 if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', '', 'bytes', '0', 'trimmed', '0') end

@@ -20,11 +20,12 @@ const (
 	Door     = "door"
 	Trim     = "trim"
 	Leave    = "leave"
+	Freeze   = "freeze"
 )
 
 // Names lists every script.
 func Names() []string {
-	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave}
+	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze}
 }
 
 // Source returns a script as Redis gets it: its shebang line, the shared part, its own part.

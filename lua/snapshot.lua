@@ -12,10 +12,10 @@ local lots = #KEYS - FIRST_LOT + 1
 
 -- look: a lot's fields and values and its due units. A key of another type is the lot's damage, not the look's.
 local function look(k)
-  local f = redis.pcall('HMGET', KEYS[k], 'live', 'totals', 'rule', 'name')
+  local f = redis.pcall('HMGET', KEYS[k], 'live', 'totals', 'rule', 'name', 'was', 'frozen')
   if f.err then return { 'damaged', f.err }, '0' end
   if not (f[1] or f[2] or f[3]) then return {}, '0' end
-  local ok, fields = pcall(picture, f[1], f[2], f[3], f[4])
+  local ok, fields = pcall(picture, f[1], f[2], f[3], f[4], f[5], f[6])
   if not ok then return { 'damaged', 'a field of it cannot be read' }, '0' end
   local due
   ok, due = pcall(due_units, { id = match(KEYS[k], '}:lot:(.*)$'), k = k }, tonumber(ARGV[4]))

@@ -11,7 +11,8 @@ prove()
 local lots, strays, expired, more, budget = {}, {}, 0, 0, tonumber(ARGV[4])
 for j = 5, #ARGV do
   local L, code, detail = read_lot(ARGV[j], FIRST_LOT + j - 5)
-  if code == 'lot_frozen' then return { code, detail } end
+  if code == 'lot_frozen' and call('HGET', KEYS[1], 'frozen') ~= '' then return { code, detail } end -- the clock froze the shard
+  -- Whoever thaws a frozen lot puts it back into `next`.
   if L then lots[#lots + 1] = L else strays[#strays + 1] = ARGV[j] end
 end
 if #strays > 0 then call('ZREM', KEYS[3], unpack(strays)) end

@@ -185,7 +185,8 @@ type LotState struct {
 	Due       int64     // units of expired holds not swept yet; counted within Held
 	Run       string    // run id of the server that answered
 	OpenRun   string    // run id the shard is open on
-	Frozen    string    // freeze reason of the shard or lot; "" if it sells
+	Frozen    string    // freeze reason of the shard or, where that is not frozen, of the lot; "" if it sells
+	LotFrozen string    // freeze reason of the lot alone
 	Damaged   string    // why the lot's data cannot be read; the definition and the counters then mean nothing
 }
 

@@ -111,6 +111,7 @@ const (
 	FreezeBehind     Code = "redis_behind"
 	FreezeDiffers    Code = "redis_differs"
 	FreezeEmptied    Code = "emptied"
+	FreezeRestoring  Code = "restoring"
 
 	StopFork         Code = "fork"
 	StopGhost        Code = "ghost"
@@ -218,6 +219,7 @@ var table = []Entry{
 	{FreezeBehind, "freeze", ExitUnavailable, 0, "Redis behind the ledger", "Redis lost its newest changes, as after a failover or an old snapshot", "units already sold could be sold again", "rebuild it from the ledger: dropctl restore LOT"},
 	{FreezeDiffers, "freeze", ExitUnavailable, 0, "Redis differs from the ledger", "both sides stand at the same event but their totals differ", "units may be sold twice or lost", "look first: dropctl reconcile --deep; then dropctl restore LOT"},
 	{FreezeEmptied, "freeze", ExitUnavailable, 0, "Redis emptied", "Redis no longer has lots that the ledger knows", "nobody can buy", "rebuild from the ledger: dropctl restore --all"},
+	{FreezeRestoring, "freeze", ExitUnavailable, 0, "Being rebuilt", "the lot is being rebuilt from the ledger, or a rebuild of it was broken off", "nobody can buy from it until the rebuild ends", "if no rebuild is under way, finish it: dropctl restore LOT"},
 
 	{StopFork, "stop", ExitUnavailable, 0, "Fork", "two different events claim the same place in the lot's history", "one of them is not real; nothing more is recorded", "dropctl status lists the dead letters; then dropctl restore LOT"},
 	{StopGhost, "stop", ExitUnavailable, 0, "Ghost", "an event of a closed epoch arrived behind its end", "it describes something the shop no longer has", "dropctl status lists the dead letters; a paid one is listed as refund due"},

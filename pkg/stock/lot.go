@@ -158,8 +158,25 @@ func (s *Stock) scanLots(ctx context.Context, node *redis.Client) (lots []drop.L
 // Plan is what Redis had of a lot when a load was planned; the load does nothing if it has changed since.
 type Plan struct {
 	Present   bool
+	Damaged   bool   // it could not be read; the rest then means nothing
 	OpenRun   string // run id its shard was open on
 	Watermark drop.Watermark
+}
+
+// PlanOf plans on a lot as it was seen.
+func PlanOf(seen drop.LotState) Plan {
+	return Plan{Present: true, Damaged: seen.Damaged != "", OpenRun: seen.OpenRun, Watermark: seen.Watermark}
+}
+
+// text says it as scripts do: see `found` in lua/common.lua.
+func (p Plan) text() string {
+	switch {
+	case !p.Present:
+		return "absent"
+	case p.Damaged:
+		return "damaged"
+	}
+	return p.OpenRun + "\t" + itoa(p.Watermark.Epoch) + "\t" + itoa(p.Watermark.Seq)
 }
 
 // LoadRequest puts a lot into Redis under an epoch that the ledger issued.
@@ -181,11 +198,7 @@ func (s *Stock) Load(ctx context.Context, q LoadRequest) error {
 		return err
 	}
 	sh := s.shardOf(d.Lot)
-	planned := "absent"
-	if q.Planned.Present {
-		planned = q.Planned.OpenRun + "\t" + itoa(q.Planned.Watermark.Epoch) + "\t" + itoa(q.Planned.Watermark.Seq)
-	}
-	args := []string{string(d.Lot), planned, itoa(q.Epoch), itoa(q.Closing.Epoch), itoa(q.Closing.Seq), itoa(d.Stock), itoa(q.Held), itoa(q.Sold),
+	args := []string{string(d.Lot), q.Planned.text(), itoa(q.Epoch), itoa(q.Closing.Epoch), itoa(q.Closing.Seq), itoa(d.Stock), itoa(q.Held), itoa(q.Sold),
 		string(d.Status), itoa(d.Limit), msOf(d.Hold), msOf(d.MaxHold), timeMS(d.Opens), timeMS(d.Closes), string(d.Late), d.Name, q.Actor, q.Reason, itoa(max(0, q.Mark.UnixMilli()))}
 	r, err := s.script(ctx, sh, "load", sh.keys.gated(d.Lot), args)
 	if err != nil {

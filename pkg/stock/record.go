@@ -84,6 +84,8 @@ func lotState(lot drop.LotID, f map[string]string) drop.LotState {
 		Totals:    drop.Totals{Capacity: totals.num(1), Available: live.num(0), Held: live.num(1), Sold: totals.num(0)},
 		Watermark: drop.Watermark{Epoch: rule.num(0), Seq: live.num(2)},
 		Mark:      live.time(3),
+		Frozen:    f["frozen"],
+		LotFrozen: f["frozen"],
 	}
 	s.Definition = drop.Definition{Lot: lot, Stock: s.Capacity, Limit: rule.num(1), Hold: rule.ms(2), MaxHold: rule.ms(3),
 		Opens: rule.moment(4), Closes: rule.moment(5), Late: drop.Late(rule.text(7)), Status: drop.Status(rule.text(6)), Name: f["name"]}

@@ -1,0 +1,39 @@
+#!lua flags=allow-oom
+-- freeze: freezes one lot, or thaws it, if it still is as it was seen. Nothing else of the lot changes, and no event is
+-- written: what the ledger knows of it stays true.
+--
+-- Not gated: it runs on a frozen shard too.
+-- KEYS  as in common.lua, one lot
+-- ARGV  1 run id, 2 owner, 3 -, 4 lot id, 5 freeze|thaw, 6 reason, 7 the lot as it was seen: 'damaged' or 'run epoch seq' (tabs between)
+-- Reply ok, detail, now, why the lot is frozen now ('': it is not) | conflict, what is there now | lot_not_loaded | foreign_installation, owner
+-- A lot that is frozen keeps its reason, and is thawed only for the reason it was frozen for.
+
+local freeze, reason = ARGV[5] == 'freeze', ARGV[6]
+if not (freeze or ARGV[5] == 'thaw') or reason == '' or not ARGV[7] then return { 'invalid', ARGV[5] } end
+local m = call('HMGET', KEYS[1], 'owner', 'run')
+if not m[1] then return { 'lot_not_loaded', 'emptied' } end
+if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
+local there = found(FIRST_LOT, m[2])
+if there == 'absent' then return { 'lot_not_loaded', '' } end
+if there ~= ARGV[7] then return { 'conflict', there } end
+
+local f = redis.pcall('HMGET', KEYS[FIRST_LOT], 'live', 'rule', 'frozen')
+local ok, L = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])
+if not ok then return { 'ok', '', now_s, '' } end -- so damaged that every script refuses it anyway
+local frozen = L.status == 'frozen' and (f[3] or '') or nil
+if freeze and frozen then return { 'ok', '', now_s, frozen } end
+if not freeze and frozen ~= reason then return { 'ok', '', now_s, frozen or '' } end
+
+call('ZCARD', KEYS[4])
+call('ZCARD', KEYS[3])
+local function rule(status) return pack(RULE, L.epoch, L.limit, L.hold, L.max_hold, L.opens, L.closes, status, L.late) end
+if freeze then
+  call('HSET', KEYS[FIRST_LOT], 'rule', rule('frozen'), 'was', L.status, 'frozen', reason)
+  call('ZREM', KEYS[3], L.id) -- or the sweeper would come for it again and again
+  return { 'ok', '', now_s, reason }
+end
+call('HSET', KEYS[FIRST_LOT], 'rule', rule(call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
+call('HDEL', KEYS[FIRST_LOT], 'was', 'frozen')
+local due = first_due(L.id)
+if due > 0 then call('ZADD', KEYS[3], fmt('%d', due), L.id) end
+return { 'ok', '', now_s, '' }
