@@ -4,6 +4,9 @@
 // A server listens on 127.0.0.1 (a free port) and on a unix socket, asks for a random password, keeps
 // everything in one folder of its own and never outlives its parent: a watchdog (watchdog.go) ends it and
 // removes the folder even when the parent is killed with SIGKILL. Windows is not supported.
+//
+// For rehearsing trouble there are replicas, Sentinels, clusters and standbys, links between them that can be cut,
+// and disks that can run full. A process without special rights can start all of it.
 package lab
 
 import (

@@ -44,13 +44,17 @@ func startLabAndWait() {
 	if err == nil {
 		err = crashed.Kill()
 	}
+	var small *Redis // its disk must go, too
+	if err == nil {
+		small, err = StartRedis(ctx, RedisOptions{DiskSize: 4 << 20})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(childReport{
-		PIDs: []int{l.Redis.PID(), l.Postgres.PID()},
-		Dirs: []string{l.Redis.Dir(), l.Postgres.Dir(), crashed.Dir()},
+		PIDs: []int{l.Redis.PID(), l.Postgres.PID(), small.PID(), small.disk.PID()},
+		Dirs: []string{l.Redis.Dir(), l.Postgres.Dir(), crashed.Dir(), small.Dir(), small.disk.Dir()},
 	})
 	select {}
 }

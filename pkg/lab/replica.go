@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -36,25 +37,31 @@ func (r *Redis) announced() (host, port string) {
 	return host, port
 }
 
-// AwaitCopy waits until the replica r has all that the primary had written when the call began.
+// AwaitCopy waits until the replica r has all that the primary had written when the call began, and the primary counts it.
 // It gives up with Unavailable after 60 s.
 func (r *Redis) AwaitCopy(ctx context.Context, primary *Redis) error {
-	theirs, err := primary.replication(ctx)
+	state, err := primary.replication(ctx)
 	if err != nil {
 		return err
 	}
-	target, err := strconv.ParseInt(theirs["master_repl_offset"], 10, 64)
+	target, err := strconv.ParseInt(state["master_repl_offset"], 10, 64)
 	if err != nil {
 		return fault.Wrap(fault.Unavailable, err, "the primary does not tell its offset")
 	}
 	return await(ctx, "the copy of the primary", func(ctx context.Context) error {
+		theirs, err := primary.replication(ctx) // its first replica gives it a new id
+		if err != nil {
+			return err
+		}
 		ours, err := r.replication(ctx)
 		if err != nil {
 			return err
 		}
 		offset, _ := strconv.ParseInt(ours["slave_repl_offset"], 10, 64)
-		if ours["master_link_status"] != "up" || offset < target {
-			return fmt.Errorf("link %q, offset %d of %d", ours["master_link_status"], offset, target)
+		sameHistory := ours["master_replid"] == theirs["master_replid"] // else the offsets say nothing
+		if state := theirs.stateOf(r); state != "online" || ours["master_link_status"] != "up" || !sameHistory || offset < target {
+			return fmt.Errorf("state %q, link %q, same history %t, offset %d of %d",
+				state, ours["master_link_status"], sameHistory, offset, target)
 		}
 		return nil
 	})
@@ -65,7 +72,10 @@ func (r *Redis) AwaitCopy(ctx context.Context, primary *Redis) error {
 // replica less. Clients that write wait for some milliseconds meanwhile.
 func (r *Redis) CutReplication(ctx context.Context, primary *Redis) error {
 	// No write may come between the copy and the cut. The pause ends by itself should we not be able to end it.
-	if _, err := primary.Do(ctx, "CLIENT", "PAUSE", "20000", "WRITE"); err != nil {
+	const pause = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	if _, err := primary.Do(ctx, "CLIENT", "PAUSE", strconv.FormatInt(pause.Milliseconds(), 10), "WRITE"); err != nil {
 		return err
 	}
 	defer func() { _, _ = primary.Do(context.WithoutCancel(ctx), "CLIENT", "UNPAUSE") }()
@@ -81,7 +91,11 @@ func (r *Redis) CutReplication(ctx context.Context, primary *Redis) error {
 			return err
 		}
 		ours, err := r.replication(ctx)
-		if err == nil && ours["master_link_status"] != "down" {
+		if err != nil {
+			return err
+		}
+		theirs, err := primary.replication(ctx)
+		if err == nil && (ours["master_link_status"] != "down" || theirs.stateOf(r) != "") {
 			err = errors.New("the link is still up")
 		}
 		return err
@@ -134,17 +148,31 @@ func (r *Redis) AwaitPromotion(ctx context.Context) error {
 	})
 }
 
-// replication returns what the server says about its replication.
-func (r *Redis) replication(ctx context.Context) (map[string]string, error) {
+// replication is what a server says about its replication.
+type replication map[string]string
+
+func (r *Redis) replication(ctx context.Context) (replication, error) {
 	text, err := r.Do(ctx, "INFO", "replication")
 	if err != nil {
 		return nil, err
 	}
-	fields := make(map[string]string)
+	state := make(replication)
 	for line := range strings.Lines(text) {
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
+			state[name] = value
 		}
 	}
-	return fields, nil
+	return state, nil
+}
+
+// stateOf returns what a primary says about this replica, "online" when it counts; empty: it does not see it.
+func (s replication) stateOf(replica *Redis) string {
+	_, port := replica.announced()
+	for _, value := range s { // "ip=127.0.0.1,port=20001,state=online,offset=…"
+		if _, rest, ok := strings.Cut(value, ",port="+port+",state="); ok {
+			state, _, _ := strings.Cut(rest, ",")
+			return state
+		}
+	}
+	return ""
 }

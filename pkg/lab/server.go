@@ -204,17 +204,21 @@ func await(ctx context.Context, what string, missing func(ctx context.Context) e
 	defer cancel()
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
+	var last error
 	for {
 		err := missing(ctx)
 		if err == nil {
 			return nil
+		}
+		if ctx.Err() == nil || last == nil { // an error because the time is over explains nothing
+			last = err
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return fault.As(ctx.Err())
 			}
-			return fault.Wrap(fault.Unavailable, err, "%s: it did not happen in time", what)
+			return fault.Wrap(fault.Unavailable, last, "%s: it did not happen in time", what)
 		case <-poll.C:
 		}
 	}

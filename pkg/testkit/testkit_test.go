@@ -51,6 +51,24 @@ func client(t *testing.T, address string) *redis.Client {
 	return c
 }
 
+// do sends a command and returns the answer.
+func do(t *testing.T, r *lab.Redis, args ...string) string {
+	t.Helper()
+	reply, err := r.Do(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+// refused sends a command that has to fail in this way.
+func refused(t *testing.T, r *lab.Redis, with string, args ...string) {
+	t.Helper()
+	if reply, err := r.Do(t.Context(), args...); err == nil || !strings.Contains(err.Error(), with) {
+		t.Fatalf("%v gives %q, %v; want %s", args[0], reply, err, with)
+	}
+}
+
 func TestDroppedRepliesWereCarriedOut(t *testing.T) {
 	t.Parallel()
 	r := Redis(t)

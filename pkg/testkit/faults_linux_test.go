@@ -12,24 +12,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/lab"
 )
 
-// do sends a command and returns the answer.
-func do(t *testing.T, r *lab.Redis, args ...string) string {
-	t.Helper()
-	reply, err := r.Do(t.Context(), args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return reply
-}
-
-// refused sends a command that has to fail in this way.
-func refused(t *testing.T, r *lab.Redis, with string, args ...string) {
-	t.Helper()
-	if reply, err := r.Do(t.Context(), args...); err == nil || !strings.Contains(err.Error(), with) {
-		t.Fatalf("%v gives %q, %v; want %s", args[0], reply, err, with)
-	}
-}
-
 // ahead returns how far a clock that tells seconds is ahead of ours.
 func ahead(t *testing.T, clock string) time.Duration {
 	t.Helper()
@@ -138,7 +120,6 @@ func TestRedisWithAFullDisk(t *testing.T) {
 	var refusal error
 	for i := 0; refusal == nil && i < 1000; i++ {
 		_, refusal = r.Do(t.Context(), "SET", "filling", strings.Repeat("x", 10_000))
-		time.Sleep(time.Millisecond) // it writes the log between two commands
 	}
 	if refusal == nil || !strings.Contains(refusal.Error(), "MISCONF") {
 		t.Fatalf("with a full disk a write gives %v", refusal)
