@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -89,7 +90,7 @@ type clock struct {
 
 // skew judges the two clocks that are furthest apart.
 func skew(all []clock) verdict {
-	byOffset := func(a, b clock) int { return int(a.offset - b.offset) }
+	byOffset := func(a, b clock) int { return cmp.Compare(a.offset, b.offset) }
 	first, last := slices.MinFunc(all, byOffset), slices.MaxFunc(all, byOffset)
 	apart := last.offset - first.offset
 	if sure := apart - first.doubt - last.doubt; sure > maxSkew {

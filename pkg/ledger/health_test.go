@@ -78,3 +78,19 @@ func TestHealthWithoutSchemaOrServer(t *testing.T) {
 		t.Errorf("without a server: %v", err)
 	}
 }
+
+func TestHealthTellsPrimaryFromStandby(t *testing.T) {
+	testkit.Long(t)
+	server := testkit.PostgresServer(t)
+	if _, err := MigrateUp(t.Context(), Options{URL: server.SocketURL(lab.Owner, lab.Database)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
+		t.Fatal(err)
+	}
+	primary := testkit.Database{Server: server, Name: lab.Database}
+	standby := testkit.Database{Server: testkit.Standby(t, server, true), Name: lab.Database}
+	if h := healthOf(t, primary, lab.App); h.Standby || h.Replicas != 1 || h.Settings["synchronous_standby_names"] == "" || h.Settings["fsync"] != "on" {
+		t.Errorf("the primary: %+v", h)
+	}
+	if h := healthOf(t, standby, lab.App); !h.Standby || h.Replicas != 0 || len(h.Pending) != 0 || len(h.Unknown) != 0 {
+		t.Errorf("the standby: %+v", h)
+	}
+}

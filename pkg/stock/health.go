@@ -144,7 +144,7 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 		doors[i] = pipe.HMGet(ctx, s.shards[shard].keys.meta, "owner", "run", "frozen")
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	if err := info.Err(); err != nil && !serverSaid(err) {
+	if err := info.Err(); err != nil && (!serverSaid(err) || hasAnyPrefix(err.Error(), "NOAUTH", "WRONGPASS")) {
 		n.Err = err
 		return n
 	}
