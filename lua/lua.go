@@ -21,11 +21,12 @@ const (
 	Trim     = "trim"
 	Leave    = "leave"
 	Freeze   = "freeze"
+	Fence    = "fence"
 )
 
 // Names lists every script.
 func Names() []string {
-	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze}
+	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence}
 }
 
 // Source returns a script as Redis gets it: its shebang line, the shared part, its own part.
