@@ -22,11 +22,14 @@ const (
 	Leave    = "leave"
 	Freeze   = "freeze"
 	Fence    = "fence"
+	Stage    = "stage"
+	Remove   = "remove"
+	Repair   = "repair"
 )
 
 // Names lists every script.
 func Names() []string {
-	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence}
+	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence, Stage, Remove, Repair}
 }
 
 // Source returns a script as Redis gets it: its shebang line, the shared part, its own part.

@@ -137,12 +137,16 @@ type UserCount struct {
 	Held   int64  // units
 	Bought int64  // units
 	Live   string // attempt of the live hold; "" for none
+
+	Damaged bool // they cannot be read, which counts as none
 }
 
 // DueEntry says when attempts are looked at again. The records' own deadlines are what counts.
 type DueEntry struct {
 	At       time.Time
-	Attempts []string
+	Attempts []string // none: the entry is damaged
+	Batch    string   // of the holds, if they share one
+	Text     string   // the entry as it is stored
 }
 
 // Outcome is the answer to a reserve or settle call that did what was wished.

@@ -102,7 +102,12 @@ func damagedFault(s drop.LotState) error {
 	return fault.New(fault.Failed, "lot %s is damaged in Redis: %s", s.Lot, s.Damaged).WithHint("rebuild it from the ledger: dropctl restore %s", s.Lot)
 }
 
+// parseUser reads a user's counters as the scripts do: damaged ones are none.
 func parseUser(user, text string) drop.UserCount {
-	r := &fields{f: strings.Split(text, "\t")}
-	return drop.UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
+	r := &fields{f: strings.SplitN(text, "\t", 3)}
+	out := drop.UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
+	if r.bad || len(r.f) < 3 {
+		return drop.UserCount{User: user, Damaged: true}
+	}
+	return out
 }

@@ -137,8 +137,13 @@ func (h hash) get(ctx context.Context, names []string) (map[string]string, error
 
 // scan hands all fields to fn, in pages.
 func (h hash) scan(ctx context.Context, fn func(map[string]string) error) error {
+	return h.scanNames(ctx, "", fn)
+}
+
+// scanNames hands the fields to fn whose names match a pattern, in pages.
+func (h hash) scanNames(ctx context.Context, pattern string, fn func(map[string]string) error) error {
 	for cursor := uint64(0); ; {
-		kv, next, err := h.node.HScan(ctx, h.key, cursor, "", scanPage).Result()
+		kv, next, err := h.node.HScan(ctx, h.key, cursor, pattern, scanPage).Result()
 		if err != nil {
 			return wireFault(h.stock.target, err, false)
 		}
@@ -255,15 +260,17 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 
 // parseDue reads "lot time batch attempts"; a damaged entry has no attempts.
 func parseDue(member string) drop.DueEntry {
+	const digits = 13 // of a time: entries are in the order of their text
+	e := drop.DueEntry{Text: member}
 	f := strings.Split(member, "\t")
-	if len(f) != 4 {
-		return drop.DueEntry{}
+	if len(f) != 4 || len(f[1]) != digits {
+		return e
 	}
 	at, err := strconv.ParseInt(f[1], 10, 64)
 	if err != nil {
-		return drop.DueEntry{}
+		return e
 	}
-	e := drop.DueEntry{At: time.UnixMilli(at).UTC()}
+	e.At, e.Batch = time.UnixMilli(at).UTC(), f[2]
 	for attempts := f[3]; len(attempts) >= drop.AttemptLen; attempts = attempts[drop.AttemptLen:] {
 		e.Attempts = append(e.Attempts, attempts[:drop.AttemptLen])
 	}
