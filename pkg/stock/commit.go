@@ -276,7 +276,7 @@ func (b *batch) send(ctx context.Context, l *lane, notReady error) {
 		}
 	}
 	for j, r := range b.calls {
-		r.done <- result{reply: answers[i+j].reply, err: answers[i+j].err}
+		r.done <- result{reply: answers[i+j].reply, err: answers[i+j].fault()}
 	}
 }
 
@@ -329,7 +329,7 @@ func (g *group) deliver(sh *shard, a answer) {
 				sh.requeue(r)
 				continue
 			}
-			r.done <- result{reply: a.reply, head: head, line: line}
+			r.done <- result{reply: a.reply, head: head, line: line, err: a.unsafe}
 		}
 	}
 }

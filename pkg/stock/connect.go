@@ -104,7 +104,7 @@ func connect(o Options) (server, string, error) {
 func (o Options) tune(opt *redis.Options) {
 	opt.MaxRetries = -1
 	opt.ContextTimeoutEnabled = true
-	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = o.DialTimeout, o.Timeout, o.Timeout
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout = o.DialTimeout, o.Timeout+o.DurabilityWait, o.Timeout
 	opt.DialerRetries = 1
 	opt.PoolSize = 4*o.Shards + 16
 	opt.PoolTimeout = o.DialTimeout + o.Timeout

@@ -1,8 +1,10 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +24,9 @@ type lane struct {
 	door   [3]string // run id, owner, retention
 	used   time.Time
 	losses int64 // lost connections of the engine when this one was last known to work
+
+	wait    []any     // the command that waits for the level of durability; nil if nothing has to be waited for
+	assured time.Time // when the server was seen to sync before it answers
 }
 
 // idleCheck is how long a connection may rest before it is tried with a PING: a dead one found there costs nobody
@@ -36,15 +41,14 @@ func (l *lane) ready(ctx context.Context) error {
 	if l.conn != nil && doubtful && l.conn.Ping(ctx).Err() != nil {
 		l.close()
 	}
-	if l.conn != nil {
-		return nil
+	if l.conn == nil {
+		if err := l.open(ctx); err != nil {
+			l.shard.stock.losses.Add(1)
+			l.close()
+			return err
+		}
 	}
-	err := l.open(ctx)
-	if err != nil {
-		l.shard.stock.losses.Add(1)
-		l.close()
-	}
-	return err
+	return l.assure(ctx)
 }
 
 // open claims a connection and reads from it the run id and, if the installation is not known, whose data is there.
@@ -77,6 +81,7 @@ func (l *lane) open(ctx context.Context) error {
 			l.door[1] = owner.Val()
 		}
 		l.used = time.Now()
+		l.wait, l.assured = nil, time.Time{}
 		return nil
 	}
 	return err
@@ -100,22 +105,27 @@ func (l *lane) close() {
 
 // answer is what came back for one invocation.
 type answer struct {
-	reply reply
-	err   error
+	reply  reply
+	err    error
+	unsafe error // why what the reply tells can still be lost; nil if it is as durable as asked
 }
+
+// fault is why the caller must not rely on the reply, or nil.
+func (a answer) fault() error { return cmp.Or(a.err, a.unsafe) }
 
 // run sends the invocations as one pipeline and returns an answer for each. A script the server does not know was not
 // run: it alone is sent again, with its source.
 func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []answer {
 	target := l.shard.stock.target
-	answers := make([]answer, len(calls))
 	if notReady != nil {
-		for i := range answers {
-			answers[i].err = wireFault(target, notReady, false)
-		}
-		return answers
+		return slices.Repeat([]answer{{err: wireFault(target, notReady, false)}}, len(calls))
 	}
-	cmds := l.send(ctx, calls, nil)
+	proof := l.prove(calls)
+	sent := calls
+	if proof != nil {
+		sent = append(slices.Clip(calls), proof.fence)
+	}
+	cmds := l.send(ctx, sent, false, proof)
 	var missing []int
 	for i, cmd := range cmds {
 		if isNoScript(cmd.Err()) {
@@ -123,15 +133,19 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 	}
 	if len(missing) > 0 {
+		if proof != nil && missing[len(missing)-1] != len(calls) {
+			missing = append(missing, len(calls)) // the fence comes last once more
+		}
 		again := make([]*invocation, len(missing))
 		for i, m := range missing {
-			again[i] = calls[m]
+			again[i] = sent[m]
 		}
-		for i, cmd := range l.send(ctx, again, again) {
+		for i, cmd := range l.send(ctx, again, true, proof) {
 			cmds[missing[i]] = cmd
 		}
 	}
-	broken := false
+	answers := make([]answer, len(cmds))
+	broken := proof != nil && proof.wait.Err() != nil
 	for i, cmd := range cmds {
 		r, err := parseReply(cmd)
 		if err != nil && !serverSaid(err) || isMoved(err) {
@@ -140,28 +154,42 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		if isMoved(err) {
 			l.shard.stock.server.moved(ctx)
 		}
-		answers[i] = answer{r, wireFault(target, err, true)}
+		answers[i] = answer{reply: r, err: wireFault(target, err, true)}
+	}
+	if proof != nil {
+		if err := proof.missing(l.shard.stock, answers[len(calls)]); err != nil {
+			for i, c := range calls {
+				if c.writes() && !answers[i].reply.shut() {
+					answers[i].unsafe = err
+				}
+			}
+		}
 	}
 	if broken {
 		l.shard.stock.losses.Add(1)
 		l.close()
 	}
 	l.used = time.Now()
-	return answers
+	return answers[:len(calls)]
 }
 
-func (l *lane) send(ctx context.Context, calls, withSource []*invocation) []*redis.Cmd {
+// send sends the invocations in one pipeline, with the wait of the proof behind them.
+func (l *lane) send(ctx context.Context, calls []*invocation, withSource bool, p *proof) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	for i, c := range calls {
-		cmds[i] = c.command(ctx, withSource != nil, l.door)
+		cmds[i] = c.command(ctx, withSource, l.door)
 	}
-	if len(cmds) == 1 {
+	if len(cmds) == 1 && p == nil {
 		_ = l.conn.Process(ctx, cmds[0])
 		return cmds
 	}
 	pipe := l.conn.Pipeline()
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
+	}
+	if p != nil {
+		p.wait = redis.NewCmd(ctx, l.wait...)
+		_ = pipe.Process(ctx, p.wait)
 	}
 	_, _ = pipe.Exec(ctx)
 	return cmds

@@ -14,14 +14,18 @@ import (
 )
 
 // script is a Lua script and the hash Redis caches it under.
-type script struct{ name, source, sha string }
+type script struct {
+	name, source, sha string
+	looks             bool // it changes nothing
+}
 
 var scripts = func() map[string]*script {
 	m := make(map[string]*script)
 	for _, name := range lua.Names() {
 		src := lua.Source(name)
 		sum := sha1.Sum([]byte(src))
-		m[name] = &script{name, src, hex.EncodeToString(sum[:])}
+		shebang, _, _ := strings.Cut(src, "\n")
+		m[name] = &script{name, src, hex.EncodeToString(sum[:]), strings.Contains(shebang, "no-writes")}
 	}
 	return m
 }()
@@ -32,6 +36,9 @@ type invocation struct {
 	keys   []string
 	args   []string // behind the door's three
 }
+
+// writes reports whether the call may change something.
+func (c *invocation) writes() bool { return !c.script.looks }
 
 // command builds EVALSHA, or EVAL with the source where the server does not have the script.
 func (c *invocation) command(ctx context.Context, withSource bool, door [3]string) *redis.Cmd {
@@ -70,6 +77,15 @@ func (r reply) text(i int) string {
 	}
 	s, _ := r.rest[i].(string)
 	return s
+}
+
+// shut reports whether the script did nothing because of what it found at the door.
+func (r reply) shut() bool {
+	switch fault.Code(r.status) {
+	case fault.LotFrozen, fault.LotNotLoaded, fault.Foreign:
+		return true
+	}
+	return false
 }
 
 func parseReply(cmd *redis.Cmd) (reply, error) {
@@ -113,9 +129,12 @@ func hasAnyPrefix(s string, prefixes ...string) bool {
 
 // wireFault gives an error of the client or server its code. sent says whether the request may have reached a server.
 func wireFault(target string, err error, sent bool) error {
+	own, ok := errors.AsType[*fault.Error](err)
 	switch {
 	case err == nil:
 		return nil
+	case ok:
+		return own
 	case serverSaid(err) && hasAnyPrefix(err.Error(), "OOM"):
 		return fault.New(fault.OutOfMemory, "Redis at %s is out of memory", target)
 	case serverSaid(err) && hasAnyPrefix(err.Error(), "NOAUTH", "WRONGPASS", "NOPERM"), strings.Contains(err.Error(), "WRONGPASS"):

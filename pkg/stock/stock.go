@@ -27,6 +27,9 @@ type Options struct {
 	DialTimeout    time.Duration // default 1s
 	Timeout        time.Duration // of one call on the wire; default 2s
 	Name           string        // client name; default dropctl
+	Durability     string        // memory, disk or replicas=N; default memory
+	DurabilityWait time.Duration // how long a batch may wait for disk or replicas; default 1.5s, as everysec syncs once a second
+	AttestedFsync  string        // appendfsync as an operator vouches for it, believed where CONFIG is forbidden
 }
 
 func (o Options) withDefaults() Options {
@@ -47,12 +50,14 @@ func (o Options) withDefaults() Options {
 	set(&o.KeyRetention, 24*time.Hour)
 	set(&o.DialTimeout, time.Second)
 	set(&o.Timeout, 2*time.Second)
+	set(&o.DurabilityWait, 1500*time.Millisecond)
 	return o
 }
 
 // Stock is the engine over one installation's Redis. It is safe for concurrent use.
 type Stock struct {
 	opt    Options
+	level  level
 	server server
 	target string
 	shards []*shard
@@ -71,12 +76,21 @@ func Open(o Options) (*Stock, error) {
 	if o.Shards < 1 || o.Shards > MaxShards {
 		return nil, fault.New(fault.InvalidConfig, "shards is %d", o.Shards).WithField("shards").WithHint("use 1 to %d, the number the ledger was set up with", MaxShards)
 	}
+	lv, err := parseLevel(o.Durability)
+	if err != nil {
+		return nil, err
+	}
+	// Calls that wait for disk or replicas use no CPU meanwhile, and must not hold up the shards of other servers.
+	slots := lanesPerShard * o.Shards
+	if lv == (level{}) {
+		slots, o.DurabilityWait = callsInFlight, 0
+	}
 	redis.SetLogger(silent{})
 	srv, target, err := connect(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stock{opt: o, server: srv, target: target, slots: make(chan struct{}, callsInFlight), batchPrefix: rand.Text()[:8]}
+	s := &Stock{opt: o, level: lv, server: srv, target: target, slots: make(chan struct{}, slots), batchPrefix: rand.Text()[:8]}
 	for n := range o.Shards {
 		s.shards = append(s.shards, &shard{stock: s, number: n, keys: keysOf(n)})
 	}
