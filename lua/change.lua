@@ -15,17 +15,16 @@ if shut then return shut end
 local L, code, detail = read_lot(ARGV[4], FIRST_LOT)
 if not L then return { code, detail or '' } end
 if not read_totals(L) then return { 'corrupt', L.id } end
-L.name = call('HGET', KEYS[FIRST_LOT], 'name') or ''
+local R = L.rule
+R.name = call('HGET', KEYS[FIRST_LOT], 'name') or ''
 local budget, trial = tonumber(ARGV[7]), ARGV[8] == '1'
-
-local function rule() return pack(RULE, L.epoch, L.limit, L.hold, L.max_hold, L.opens, L.closes, L.status, L.late) end
 
 local function time_text(at) return at > 0 and fmt('%d', at) or '' end
 
 -- emit_picture: the event that carries the lot as it now stands.
 local function emit_picture(letter)
   local seq = next_seq(L)
-  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), L.status, fmt('%d\t%d\t%d', L.limit, L.hold, L.max_hold), time_text(L.opens), time_text(L.closes), L.late, L.name }
+  local f = { '*', letter, seq, ARGV[5], ARGV[6], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold), R.status, fmt('%d\t%d\t%d', R.limit, R.hold, R.max_hold), time_text(R.opens), time_text(R.closes), R.late, R.name }
   emit(concat(f, '\t') .. '\n')
 end
 
@@ -54,18 +53,18 @@ local function change()
   for i = 9, #ARGV, 2 do
     local field, value = ARGV[i], ARGV[i + 1]
     if FIELDS[field] == 'number' then value = tonumber(value == '' and '0' or value) end
-    if L[field] ~= value then
-      L[field], differs = value, true
+    if R[field] ~= value then
+      R[field], differs = value, true
     end
   end
   if not differs then return 'same' end
   -- Checked here as well as by the caller: another change may have come between its look and this call.
-  if L.hold > L.max_hold then return 'conflict', { 'conflict', 'rule', 'max_hold' } end
-  if L.opens > 0 and L.closes > 0 and L.closes <= L.opens then return 'conflict', { 'conflict', 'rule', 'closes' } end
+  if R.hold > R.max_hold then return 'conflict', { 'conflict', 'rule', 'max_hold' } end
+  if R.opens > 0 and R.closes > 0 and R.closes <= R.opens then return 'conflict', { 'conflict', 'rule', 'closes' } end
   if not trial then
     emit_picture('g')
     prove()
-    call('HSET', KEYS[FIRST_LOT], 'rule', rule(), 'name', L.name)
+    call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(R, R.status), 'name', R.name)
   end
   return 'changed'
 end
@@ -87,5 +86,5 @@ save({ L })
 if refusal then return refusal end
 local reply = { 'ok', '', now_s, outcome }
 local live, totals = pack(LIVE, L.available, L.held, L.seq, now, L.due), pack(TOTALS, L.sold, L.capacity)
-for _, v in ipairs(picture(live, totals, rule(), L.name)) do reply[#reply + 1] = v end
+for _, v in ipairs(picture(live, totals, pack_rule(R, R.status), R.name)) do reply[#reply + 1] = v end
 return reply

@@ -79,28 +79,41 @@ local function emit(text)
   ev[evn] = text
 end
 
--- decode: a lot from its fields; an error if they are none. All fields a lot may get are named at once, because a table
--- that grows is built anew.
-local function decode(id, k, live, rule)
+-- rule_of: a lot's rules from their field; an error if it has none. The last ones are kept: lots are mostly alike.
+local rule_text, rule
+local function rule_of(text)
+  if text ~= rule_text then
+    local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, text)
+    rule_text, rule = text, { epoch = epoch, limit = limit, hold = hold, max_hold = max_hold, opens = opens, closes = closes, status = status, late = late,
+      naming = '\t' .. fmt('%d', epoch) .. '\n' }
+  end
+  return rule
+end
+
+local function pack_rule(R, status)
+  return pack(RULE, R.epoch, R.limit, R.hold, R.max_hold, R.opens, R.closes, status, R.late)
+end
+
+-- decode: a lot from its fields, and its time mark; an error if they are none. What reserve writes into it is named here,
+-- because a table that grows is built anew.
+local function decode(id, k, live, rule_field)
   local available, held, seq, mark, due = unpacked(LIVE, live)
-  local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, rule)
-  return { id = id, k = k, available = available, held = held, seq = seq, mark = mark, due = due, epoch = epoch, limit = limit, hold = hold, max_hold = max_hold,
-    opens = opens, closes = closes, status = status, late = late, res = false, dues = false, named = false, due_moved = false, sold = false, leave = false,
-    shut_by = false, more = false, asked = false, batches = false }
+  return { id = id, k = k, available = available, held = held, seq = seq, due = due, rule = rule_of(rule_field), res = false, named = false, due_moved = false,
+    n = 0, at = 0, qty = 0, hold = 0, batch = '', known = false }, mark
 end
 
 -- open_lot: the lot behind KEYS[k] from its fields, or nil and why. Changes stay in the table until save().
-local function open_lot(id, k, live, rule)
-  if not live or not rule then return nil, 'lot_not_loaded' end
-  local ok, L = pcall(decode, id, k, live, rule)
+local function open_lot(id, k, live, rule_field)
+  if not live or not rule_field then return nil, 'lot_not_loaded' end
+  local ok, L, mark = pcall(decode, id, k, live, rule_field)
   if not ok then return nil, 'corrupt' end
-  if L.status == 'frozen' then return nil, 'lot_frozen', call('HGET', KEYS[k], 'frozen') or '' end
-  if L.mark > now then
-    if L.mark - clock_ms > 2000 then
+  if L.rule.status == 'frozen' then return nil, 'lot_frozen', call('HGET', KEYS[k], 'frozen') or '' end
+  if mark > now then
+    if mark - clock_ms > 2000 then
       call('HSET', KEYS[1], 'frozen', 'clock')
       return nil, 'lot_frozen', 'clock'
     end
-    now, now_s = L.mark, fmt('%d', L.mark)
+    now, now_s = mark, fmt('%d', mark)
   end
   return L
 end
@@ -138,7 +151,7 @@ local function found(k, run)
   if not (f[1] or f[2] or f[3]) then return 'absent' end
   if not pcall(picture, f[1], f[2], f[3], '', f[4], f[5]) then return 'damaged' end
   local L = decode('', k, f[1], f[3])
-  return concat({ run or '', fmt('%d', L.epoch), fmt('%d', L.seq) }, '\t')
+  return concat({ run or '', fmt('%d', L.rule.epoch), fmt('%d', L.seq) }, '\t')
 end
 
 local emitting -- the lot of the newest event
@@ -147,7 +160,7 @@ local emitting -- the lot of the newest event
 -- back to one.
 local function name_lot(L)
   if emitting ~= L then
-    emit('@\t' .. L.id .. '\t' .. fmt('%d', L.epoch) .. '\n')
+    emit('@\t' .. L.id .. L.rule.naming)
     emitting, L.named = L, true
   end
 end
@@ -180,13 +193,32 @@ local function put_user(L, user, u)
   end
 end
 
--- file_due: look at these attempts again at a time (ms). Their records decide what happens then.
-local function file_due(L, at, attempts, batch)
-  L.dues = L.dues or {}
-  L.dues[#L.dues + 1] = fmt('%s\t%013d\t%s\t', L.id, at, batch or '') .. attempts
+-- Due entries of this call, as ZADD wants them.
+local dues, duen = {}, 0
+
+-- file_due: look at these attempts again at a time (ms, 13 digits until the year 2286). Their records decide what
+-- happens then.
+local function file_due(L, at, at_text, attempts, batch)
+  dues[duen + 1], dues[duen + 2] = '0', L.id .. '\t' .. at_text .. '\t' .. batch .. '\t' .. attempts
+  duen = duen + 2
   if L.due == 0 or at < L.due then
     L.due, L.due_moved = at, true
   end
+end
+
+-- file_again: looks at attempts that are in no batch at a time.
+local function file_again(L, at, attempts)
+  file_due(L, at, fmt('%013d', at), attempts, '')
+end
+
+-- look_first: when the lot must be looked at first, where its stored entries begin at `due` (0: none) and the call's own
+-- from dues[from] on.
+local function look_first(L, due, from)
+  for i = from, duen, 2 do
+    local at = tonumber(match(dues[i], '^[^\t]*\t(%d+)\t'))
+    if due == 0 or at < due then due = at end
+  end
+  L.due, L.due_moved = due, true
 end
 
 local function save_lot(L)
@@ -200,14 +232,11 @@ local function save_lot(L)
   end
 end
 
--- file: writes the due entries of all lots, and when to look at each first.
+-- file: writes the due entries, and when to look at each lot first. Returns whether any of those times has moved.
 local function file(lots)
-  local dues, first, gone, n = {}, {}, {}, 0
+  for i = 1, duen, 4000 do call('ZADD', KEYS[4], unpack(dues, i, math.min(duen, i + 3999))) end
+  local first, gone = {}, {}
   for _, L in ipairs(lots) do
-    for _, member in ipairs(L.dues or {}) do
-      dues[n + 1], dues[n + 2] = '0', member
-      n = n + 2
-    end
     if L.due_moved and L.due > 0 then
       first[#first + 1] = fmt('%d', L.due)
       first[#first + 1] = L.id
@@ -215,7 +244,6 @@ local function file(lots)
       gone[#gone + 1] = L.id
     end
   end
-  for i = 1, n, 4000 do call('ZADD', KEYS[4], unpack(dues, i, math.min(n, i + 3999))) end
   if #first > 0 then call('ZADD', KEYS[3], unpack(first)) end
   if #gone > 0 then call('ZREM', KEYS[3], unpack(gone)) end
   return #first + #gone > 0
@@ -335,7 +363,7 @@ local function take_back_entry(L, member, budget)
   end
   if #gone > 0 then
     call('HSET', KEYS[L.k], unpack(tombs))
-    file_due(L, now + retention, concat(gone))
+    file_again(L, now + retention, concat(gone))
   end
   for i, attempt in ipairs(attempts) do
     -- What is not over yet is filed again: this entry may have been the only one.
@@ -343,9 +371,9 @@ local function take_back_entry(L, member, budget)
     if over and over + retention <= now then
       forget[#forget + 1] = attempt
     elseif over then
-      file_due(L, over + retention, attempt)
+      file_again(L, over + retention, attempt)
     elseif user and deadline > now then
-      file_due(L, deadline, attempt, batch)
+      file_due(L, deadline, fmt('%013d', deadline), attempt, batch)
       needed = true
     end
   end
@@ -389,6 +417,7 @@ end
 
 -- left: how many more units the user may take; -1 without a limit.
 local function left(L, u)
-  if L.limit == 0 then return -1 end
-  return math.max(0, L.limit - (u and u.held + u.bought or 0))
+  local limit = L.rule.limit
+  if limit == 0 then return -1 end
+  return math.max(0, limit - (u and u.held + u.bought or 0))
 end

@@ -20,19 +20,18 @@ if there ~= ARGV[7] then return { 'conflict', there } end
 local f = redis.pcall('HMGET', KEYS[FIRST_LOT], 'live', 'rule', 'frozen')
 local ok, L = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])
 if not ok then return { 'ok', '', now_s, '' } end -- so damaged that every script refuses it anyway
-local frozen = L.status == 'frozen' and (f[3] or '') or nil
+local frozen = L.rule.status == 'frozen' and (f[3] or '') or nil
 if freeze and frozen then return { 'ok', '', now_s, frozen } end
 if not freeze and frozen ~= reason then return { 'ok', '', now_s, frozen or '' } end
 
 call('ZCARD', KEYS[4])
 call('ZCARD', KEYS[3])
-local function rule(status) return pack(RULE, L.epoch, L.limit, L.hold, L.max_hold, L.opens, L.closes, status, L.late) end
 if freeze then
-  call('HSET', KEYS[FIRST_LOT], 'rule', rule('frozen'), 'was', L.status, 'frozen', reason)
+  call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, 'frozen'), 'was', L.rule.status, 'frozen', reason)
   call('ZREM', KEYS[3], L.id) -- or the sweeper would come for it again and again
   return { 'ok', '', now_s, reason }
 end
-call('HSET', KEYS[FIRST_LOT], 'rule', rule(call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
+call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
 call('HDEL', KEYS[FIRST_LOT], 'was', 'frozen')
 local due = first_due(L.id)
 if due > 0 then call('ZADD', KEYS[3], fmt('%d', due), L.id) end

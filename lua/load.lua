@@ -31,10 +31,11 @@ if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen
 call('DEL', KEYS[FIRST_LOT])
 call('ZREMRANGEBYLEX', KEYS[4], '[' .. ARGV[4] .. '\t', '(' .. ARGV[4] .. '\n')
 call('ZREM', KEYS[3], ARGV[4])
-local L = { id = ARGV[4], epoch = n[6], seq = n[8] }
+local rule_field = pack(RULE, n[6], n[13], n[14], n[15], n[16], n[17], ARGV[12], ARGV[18])
+local L = { id = ARGV[4], seq = n[8], rule = rule_of(rule_field) }
 local seq = next_seq(L)
 call('HSET', KEYS[FIRST_LOT], 'live', pack(LIVE, n[9] - n[10] - n[11], n[10], L.seq, math.max(now, n[22]), 0), 'totals', pack(TOTALS, n[11], n[9]),
-  'rule', pack(RULE, n[6], n[13], n[14], n[15], n[16], n[17], ARGV[12], ARGV[18]), 'name', ARGV[19])
+  'rule', rule_field, 'name', ARGV[19])
 emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[20], ARGV[21], ARGV[9], ARGV[10], ARGV[11] }, '\t') .. '\t' .. concat(ARGV, '\t', 12, 19) .. '\t' .. ARGV[7] .. '\t' .. ARGV[8] .. '\n')
 save({})
 return { 'ok', '', now_s, seq }

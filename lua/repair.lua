@@ -24,7 +24,7 @@ if not (epoch and seq and latest) then return { 'invalid', '6' } end
 if ARGV[5] ~= ARGV[1] then return { 'conflict', ARGV[1] } end
 local L, code, detail = read_lot(ARGV[4], FIRST_LOT)
 if not L then return { code, detail or '' } end
-if L.epoch ~= epoch or L.seq < seq then return { 'conflict', fmt('%d %d', L.epoch, L.seq) } end
+if L.rule.epoch ~= epoch or L.seq < seq then return { 'conflict', fmt('%d %d', L.rule.epoch, L.seq) } end
 prove()
 
 -- live_record: user, quantity, last seq and, of a hold, deadline of a held or confirmed record; nil for any other.
@@ -43,7 +43,7 @@ local function fix_due(attempt, last)
   if not user or not deadline or at ~= last then return 'conflict' end
   if call('ZSCORE', KEYS[4], fmt('%s\t%013d\t\t%s', L.id, deadline, attempt)) then return 'same' end
   if record ~= stored then put_record(L, attempt, record) end
-  file_due(L, deadline, attempt)
+  file_again(L, deadline, attempt)
   return 'done'
 end
 
@@ -122,11 +122,7 @@ if any then
   for from = 1, #strays, 1000 do call('ZREM', KEYS[4], unpack(strays, from, math.min(#strays, from + 999))) end
   -- A damaged entry may come before every time, and says nothing of when to look.
   local first = call('ZRANGEBYLEX', KEYS[4], '[' .. L.id .. '\t0', '(' .. L.id .. '\t:', 'LIMIT', 0, 1)
-  L.due, L.due_moved = tonumber(match(first[1] or '', '^[^\t]*\t(%d+)\t') or 0), true
-  for _, member in ipairs(L.dues or {}) do
-    local at = tonumber(match(member, '^[^\t]*\t(%d+)\t'))
-    if L.due == 0 or at < L.due then L.due = at end
-  end
+  look_first(L, tonumber(match(first[1] or '', '^[^\t]*\t(%d+)\t') or 0), 2)
   save({ L })
 end
 reply[3] = now_s

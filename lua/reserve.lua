@@ -52,19 +52,19 @@ local function wanted(n, qty, hold, batch, at)
   return sum, stop
 end
 
--- What is asked of a lot, in L.asked: n, at (where its columns start), qty, hold, batch, units, slot (its place in the
--- reply), known (the records of its attempts and users).
+-- What is asked of a lot: L.n requests, whose columns start at A[L.at], for L.qty and L.hold each, or -1, as the batch
+-- L.batch, or ''; L.known are the records of their attempts and users.
 
--- read_known: the records of a lot's requests behind its own fields.
+-- read_known: the records of a lot's requests, behind its own fields.
 local function read_known(k, n, at)
   return call('HMGET', KEYS[k], 'live', 'rule', unpack(A, at, at + 2 * n - 1))
 end
 
 -- closed: why the lot takes no new hold, or nil.
-local function closed(L)
-  if L.status ~= 'open' then return L.status == 'paused' and 'lot_paused' or 'sale_closed' end
-  if L.closes > 0 and now >= L.closes then return 'sale_closed' end
-  if now < L.opens then return 'sale_not_open' end
+local function closed(R)
+  if R.status ~= 'open' then return R.status == 'paused' and 'lot_paused' or 'sale_closed' end
+  if R.closes > 0 and now >= R.closes then return 'sale_closed' end
+  if now < R.opens then return 'sale_not_open' end
   return full
 end
 
@@ -73,7 +73,7 @@ local function end_hold(L, attempt, user, asked, qty, n, u)
   local tomb = expire(L, attempt, user, asked, qty, n, u)
   put_record(L, attempt, tomb)
   put_user(L, user, u)
-  file_due(L, now + retention, attempt)
+  file_again(L, now + retention, attempt)
   return tomb
 end
 
@@ -107,106 +107,105 @@ local function refuse(L, u, live, qty, hold)
   local may = left(L, u)
   if live then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
   if may >= 0 and qty > may then return '!\tcustomer_limit\t' .. may end
-  if hold > L.max_hold then return '!\tinvalid\t' .. fmt('%d', L.max_hold) end
+  if hold > L.rule.max_hold then return '!\tinvalid\t' .. fmt('%d', L.rule.max_hold) end
   if qty > L.available then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 
--- term: when holds of a lot that ask for a time end, and the variable end of their records. The last one is kept: it is
--- mostly the next one too.
-local term_at, term_text
+-- term: when a hold for a time ends, as a number and as text, and the variable end of its record. The last one is kept:
+-- it is mostly the next one too.
+local term_at, term_text, term_end
 local function term(L, hold)
-  local at = now + (hold == 0 and L.hold or hold)
-  if at ~= term_at then term_at, term_text = at, '\t' .. fmt('%d', at) .. '\t' .. now_s end
-  return at, term_text
+  local at = now + (hold == 0 and L.rule.hold or hold)
+  if at ~= term_at then
+    term_at, term_text = at, fmt('%013d', at)
+    term_end = fmt('\t%d\t', at) .. now_s
+  end
+  return at, term_text, term_end
 end
 
--- tail_of: the end of request i's event.
-local function tail_of(q, i)
-  if q.batch == '' then return A[q.at + 4 * q.n + i] end
-  if not q.tails then
-    q.tails = {}
-    for key, actor in string.gmatch(A[q.at + 4 * q.n], '[^\n\t]*\t[^\n\t]*\t([^\n\t]*)\t([^\n\t]*)\n') do
-      q.tails[#q.tails + 1] = '\t' .. key .. '\t' .. actor .. '\t0\n'
+-- tail_of: the end of the event of request i.
+local function tail_of(L, i)
+  if L.batch == '' then return A[L.at + 4 * L.n + i] end
+  if not L.tails then
+    L.tails = {}
+    for key, actor in string.gmatch(A[L.at + 4 * L.n], '[^\n\t]*\t[^\n\t]*\t([^\n\t]*)\t([^\n\t]*)\n') do
+      L.tails[#L.tails + 1] = '\t' .. key .. '\t' .. actor .. '\t0\n'
     end
   end
-  return q.tails[i + 1]
+  return L.tails[i + 1]
 end
 
--- hold: writes down request i of a lot as held, by itself; u is its user's counters, nil for one who has none. Returns
--- its seq and the end of its record.
-local function hold_one(L, q, i, qty, hold, u)
-  local n, at = q.n, q.at
-  local attempt, record = A[at + i], A[at + 2 * n + i]
-  if q.batch ~= '' then record = 'h' .. match(record, '^b(\t[^\t]*\t[^\t]*\t%d+\t)') end
-  local deadline, ending = term(L, hold)
-  local seq = next_seq(L)
-  record = record .. seq .. ending
-  L.available, L.held = L.available - qty, L.held + qty
-  local counters = A[at + 3 * n + i]
-  if u then
-    u.held, u.live = u.held + qty, attempt
-    counters = fmt('%d\t%d\t%s', u.held, u.bought, attempt)
-  end
-  local res = L.res or {}
-  local k = #res
-  L.res, res[k + 1], res[k + 2], res[k + 3], res[k + 4] = res, attempt, record, A[at + n + i], counters
-  ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', record, tail_of(q, i)
-  evn = evn + 4
-  return seq, ending, deadline
-end
-
--- answer_one: holds request i of a lot, or says why not.
-local function answer_one(L, q, i, dues)
-  local n, at = q.n, q.at
-  local qty, hold, known, u = q.qty, q.hold, q.known[3 + i], parse_user(q.known[3 + n + i])
+-- answer_one: holds request i of a lot, or says why not. Attempts held are added to `held`, by their deadline.
+local function answer_one(L, i, held)
+  local n, at = L.n, L.at
+  local attempt, record, known, u = A[at + i], A[at + 2 * n + i], L.known[3 + i], parse_user(L.known[3 + n + i])
+  local qty, hold = L.qty, L.hold
   if qty == -1 then qty, hold = A[at + 5 * n + i], A[at + 6 * n + i] end
-  if known then return replay(L, A[at + i], known, A[at + 2 * n + i], u) end
+  if known then return replay(L, attempt, known, record, u) end
   local refusal = refuse(L, u, live_hold(L, u), qty, hold)
   if refusal then return refusal end
-  local seq, ending, deadline = hold_one(L, q, i, qty, hold, u)
-  dues[deadline] = (dues[deadline] or '') .. A[at + i]
+  local deadline, _, ending = term(L, hold)
+  local seq = next_seq(L)
+  record = 'h' .. match(record, '^%l(\t[^\t]*\t[^\t]*\t%d+\t)') .. seq .. ending
+  L.available, L.held = L.available - qty, L.held + qty
+  u.held, u.live = u.held + qty, attempt
+  put_record(L, attempt, record)
+  put_record(L, A[at + n + i], fmt('%d\t%d\t%s', u.held, u.bought, attempt))
+  emit(attempt .. '\t' .. record .. tail_of(L, i))
+  held[deadline] = (held[deadline] or '') .. attempt
   return fmt('+\t%d\t%s', left(L, u), seq) .. ending
 end
 
-local function file_dues(L, dues)
-  for at, attempts in pairs(dues) do file_due(L, at, attempts) end
+local function file_held(L, held)
+  for at, attempts in pairs(held) do file_again(L, at, attempts) end
 end
 
 -- one_by_one: the answers of a lot about which nothing is certain.
-local function one_by_one(L, q)
-  local out, dues = {}, {}
-  for i = 0, q.n - 1 do out[i + 1] = answer_one(L, q, i, dues) end
-  file_dues(L, dues)
+local function one_by_one(L)
+  local out, held = {}, {}
+  for i = 0, L.n - 1 do out[i + 1] = answer_one(L, i, held) end
+  file_held(L, held)
   return '', concat(out, '\n')
 end
 
 -- head: what all holds of a lot that ask for the same share in the reply.
-local function head(L, q, ending)
-  return fmt('%d', L.limit == 0 and -1 or L.limit - q.qty) .. ending
+local function head(L, ending)
+  return (L.rule.limit == 0 and -1 or L.rule.limit - L.qty) .. ending
 end
 
 -- all_new: the answers of a lot that has enough for all, where nobody is known.
-local function all_new(L, q)
-  local out, attempts, ending, deadline = {}, A[q.at], nil, nil
-  for i = 0, q.n - 1 do
-    out[i + 1], ending, deadline = hold_one(L, q, i, q.qty, q.hold)
-    if i > 0 then attempts = attempts .. A[q.at + i] end
+local function all_new(L)
+  local n, at, seq, res, attempts, lines = L.n, L.at, L.seq, {}, A[L.at], nil
+  local deadline, deadline_text, ending = term(L, L.hold)
+  name_lot(L)
+  for i = 0, n - 1 do
+    local attempt, number = A[at + i], seq + i + 1 .. ''
+    local record = A[at + 2 * n + i] .. number .. ending
+    res[4 * i + 1], res[4 * i + 2], res[4 * i + 3], res[4 * i + 4] = attempt, record, A[at + n + i], A[at + 3 * n + i]
+    ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', record, A[at + 4 * n + i]
+    evn = evn + 4
+    lines = lines and lines .. '\n' .. number or number
+    if i > 0 then attempts = attempts .. attempt end
   end
-  file_due(L, deadline, attempts)
-  return head(L, q, ending), concat(out, '\n')
+  file_due(L, deadline, deadline_text, attempts, '')
+  L.res, L.seq, L.available, L.held = res, seq + n, L.available - n * L.qty, L.held + n * L.qty
+  return head(L, ending), lines
 end
 
 -- hold_batch: holds all of a batch but the odd ones, who are known and answered one by one. Nothing of a hold is put
 -- together here: its record names the batch, which has what all of them share.
-local function hold_batch(L, q, odd)
-  local n, at, out, dues, by_itself, attempts = q.n, q.at, {}, {}, {}, {}
+local function hold_batch(L, odd)
+  local n, at, out, held, by_itself, attempts = L.n, L.at, {}, {}, {}, {}
   for j, i in ipairs(odd) do
-    out[j] = fmt('%d', i) .. '\t' .. answer_one(L, q, i - 1, dues)
+    out[j] = fmt('%d', i) .. '\t' .. answer_one(L, i - 1, held)
     by_itself[i] = true
   end
-  file_dues(L, dues)
-  local res = L.res or {}
-  local k, m = #res, 0
+  file_held(L, held)
+  local deadline, deadline_text, ending = term(L, L.hold)
+  local base, skipped = fmt('%d', L.seq), concat(odd, ',')
+  put_record(L, '#' .. L.batch, base .. ending .. '\t' .. skipped)
+  local res, m = L.res, 0
+  local k = #res
   for i = 0, n - 1 do
     if not by_itself[i + 1] then
       local attempt = A[at + i]
@@ -215,30 +214,27 @@ local function hold_batch(L, q, odd)
       attempts[m] = attempt
     end
   end
-  L.res = res
-  local base, skipped, deadline, ending = fmt('%d', L.seq), concat(odd, ','), term(L, q.hold)
-  put_record(L, '#' .. q.batch, base .. ending .. '\t' .. skipped)
   name_lot(L)
-  emit(concat({ '+', n, base, q.qty, q.qty .. '/' .. q.hold, fmt('%d', deadline), now_s, skipped }, '\t') .. '\n' .. A[at + 4 * n])
-  file_due(L, deadline, concat(attempts), q.batch)
-  L.seq, L.available, L.held = L.seq + m, L.available - m * q.qty, L.held + m * q.qty
-  return head(L, q, ending) .. '\t' .. base, concat(out, '\n')
+  emit(concat({ '+', n, base, L.qty, L.qty .. '/' .. L.hold, fmt('%d', deadline), now_s, skipped }, '\t') .. '\n' .. A[at + 4 * n])
+  file_due(L, deadline, deadline_text, concat(attempts), L.batch)
+  L.seq, L.available, L.held = L.seq + m, L.available - m * L.qty, L.held + m * L.qty
+  return head(L, ending) .. '\t' .. base, concat(out, '\n')
 end
 
--- answer: the answers of a lot. The usual requests ask for the same, nobody in them is known and there is enough for
--- all; a batch may have some who are known.
-local function answer(L, q)
-  local n, known = q.n, q.known
-  if q.qty == -1 or q.units > L.available or L.shut_by or L.limit > 0 and q.qty > L.limit or q.hold > L.max_hold then return one_by_one(L, q) end
-  local odd = {}
+-- answer: the answers of a lot. Usually all ask for the same, nobody is known and there is enough for all; in a batch
+-- some may be known.
+local function answer(L)
+  local n, qty, known, R = L.n, L.qty, L.known, L.rule
+  if qty == -1 or n * qty > L.available or L.shut_by or R.limit > 0 and qty > R.limit or L.hold > R.max_hold then return one_by_one(L) end
+  local odd, most = {}, L.batch ~= '' and n / 4 or 0
   for i = 3, 2 + n do
     if known[i] or known[i + n] then
       odd[#odd + 1] = i - 2
-      if #odd > n / 4 then return one_by_one(L, q) end
+      if #odd > most then return one_by_one(L) end
     end
   end
-  if q.batch == '' then return all_new(L, q) end
-  return hold_batch(L, q, odd)
+  if L.batch == '' then return all_new(L) end
+  return hold_batch(L, odd)
 end
 
 -- Look at every lot before the first write.
@@ -249,11 +245,12 @@ while A[at] do
   if not units or not KEYS[k] then return { 'invalid', tostring(id) } end
   local known = read_known(k, n, at + 5)
   local L, code, detail = open_lot(id, k, known[1], known[2])
-  local slot = 4 + 2 * (k - FIRST_LOT)
   if L then
-    L.asked = { n = n, at = at + 5, qty = qty, hold = hold, batch = batch, units = units, slot = slot, known = known, tails = false }
+    L.n, L.at, L.qty, L.hold, L.batch, L.known = n, at + 5, qty, hold, batch, known
+    if units > L.available then L.wanted = units end
     lots[#lots + 1] = L
   else
+    local slot = 4 + 2 * (k - FIRST_LOT)
     reply[slot], reply[slot + 1] = '!', code .. '\t' .. (detail or '')
   end
   k, at = k + 1, stop
@@ -261,16 +258,16 @@ end
 
 -- Take back what the requests of a lot may need; what was read of it may have changed then.
 for _, L in ipairs(lots) do
-  local q, _ = L.asked, nil
-  L.shut_by = closed(L)
-  if q.units > L.available and not L.shut_by then
-    _, L.more = take_back(L, q.units, budget)
-    q.known = read_known(L.k, q.n, q.at)
+  L.shut_by = closed(L.rule)
+  if L.wanted and not L.shut_by then
+    local _
+    _, L.more = take_back(L, L.wanted, budget)
+    L.known = read_known(L.k, L.n, L.at)
   end
 end
 for _, L in ipairs(lots) do
-  local q = L.asked
-  reply[q.slot], reply[q.slot + 1] = answer(L, q)
+  local slot = 4 + 2 * (L.k - FIRST_LOT)
+  reply[slot], reply[slot + 1] = answer(L)
 end
 save(lots)
 reply[3] = now_s

@@ -102,7 +102,7 @@ end
 
 -- tomb: files a terminal record for the end of its retention.
 local function tomb(L, q, r)
-  file_due(L, now + retention, q.attempt)
+  file_again(L, now + retention, q.attempt)
   return changed(L, q, r)
 end
 
@@ -168,7 +168,7 @@ local function confirm(L, q)
   elseif r.s == 'f' then
     return refused(L, q, 'already_refunded')
   end
-  if (q.late ~= '' and q.late or L.late) == 'reclaim' then return reclaim(L, q) end
+  if (q.late ~= '' and q.late or L.rule.late) == 'reclaim' then return reclaim(L, q) end
   return refused(L, q, 'hold_expired')
 end
 
@@ -203,11 +203,11 @@ local function extend(L, q)
     local codes = { c = 'already_confirmed', r = 'already_released', f = 'already_refunded', x = 'hold_expired' }
     return refused(L, q, codes[r.s])
   end
-  local deadline = math.max(r.deadline, math.min(now + q.number, r.created + L.max_hold))
+  local deadline = math.max(r.deadline, math.min(now + q.number, r.created + L.rule.max_hold))
   if deadline == r.deadline then return done(L, q, '=') end
   r.deadline, r.last = deadline, next_seq(L)
   event(q, 'e', r.last, r, r.user, r.qty, '\t' .. fmt('%d', deadline))
-  file_due(L, deadline, q.attempt)
+  file_again(L, deadline, q.attempt)
   return changed(L, q, r)
 end
 
@@ -254,7 +254,7 @@ end
 local function needs(L, qs, records)
   local units = 0
   for i, q in ipairs(qs) do
-    local r = q.action == 'c' and (q.late ~= '' and q.late or L.late) == 'reclaim' and records[i] and parse(records[i])
+    local r = q.action == 'c' and (q.late ~= '' and q.late or L.rule.late) == 'reclaim' and records[i] and parse(records[i])
     if r and (r.s == 'x' or (r.s == 'h' and r.deadline <= now)) then units = units + r.qty end
   end
   return units

@@ -17,15 +17,11 @@ for j = 5, #ARGV do
 end
 if #strays > 0 then call('ZREM', KEYS[3], unpack(strays)) end
 for _, L in ipairs(lots) do
-  local n, rest
+  local before, n, rest = duen, nil, nil
   n, rest, budget = take_back(L, math.huge, budget)
   expired, more = expired + n, rest and 1 or more
   -- The lot's next due time is known only when its entries are: those of this call are not stored yet.
-  L.due, L.due_moved = first_due(L.id), true
-  for _, member in ipairs(L.dues or {}) do
-    local at = tonumber(match(member, '^[^\t]*\t(%d+)\t'))
-    if L.due == 0 or at < L.due then L.due = at end
-  end
+  look_first(L, first_due(L.id), before + 2)
 end
 save(lots)
 local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
