@@ -240,7 +240,7 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 	}
 	from, to := "["+string(lot)+"\t", "("+string(lot)+"\n"
 	for {
-		members, err := node.ZRangeByLex(ctx, keys.due, &redis.ZRangeBy{Min: from, Max: to, Count: scanPage}).Result()
+		members, err := node.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys.due, Start: from, Stop: to, ByLex: true, Count: scanPage}).Result()
 		if err != nil {
 			return wireFault(s.target, err, false)
 		}
