@@ -1,4 +1,5 @@
-// Package lua embeds the Redis scripts. Each is a file with a header contract; common.lua stands before every one.
+// Package lua embeds the Redis scripts. Each is a file with a header contract; common.lua stands before every one but
+// the fence.
 package lua
 
 import (
@@ -34,6 +35,9 @@ func Names() []string {
 
 // Source returns a script as Redis gets it: its shebang line, the shared part, its own part.
 func Source(name string) string {
+	if name == Fence {
+		return read(name)
+	}
 	shebang, body, _ := strings.Cut(read(name), "\n")
 	return shebang + "\n" + read("common") + body
 }

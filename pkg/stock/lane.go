@@ -41,14 +41,18 @@ func (l *lane) ready(ctx context.Context) error {
 	if l.conn != nil && doubtful && l.conn.Ping(ctx).Err() != nil {
 		l.close()
 	}
+	var err error
 	if l.conn == nil {
-		if err := l.open(ctx); err != nil {
-			l.shard.stock.losses.Add(1)
-			l.close()
-			return err
-		}
+		err = l.open(ctx)
 	}
-	return l.assure(ctx)
+	if err == nil {
+		err = l.assure(ctx)
+	}
+	if _, refused := errors.AsType[*fault.Error](err); err != nil && !refused {
+		l.shard.stock.losses.Add(1)
+		l.close()
+	}
+	return err
 }
 
 // open claims a connection and reads from it the run id and, if the installation is not known, whose data is there.
@@ -145,7 +149,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 	}
 	answers := make([]answer, len(cmds))
-	broken := proof != nil && proof.wait.Err() != nil
+	broken := proof != nil && proof.wait.Err() != nil && !serverSaid(proof.wait.Err())
 	for i, cmd := range cmds {
 		r, err := parseReply(cmd)
 		if err != nil && !serverSaid(err) || isMoved(err) {
