@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
--- freeze: freezes one lot, or thaws it, if it still is as it was seen. Nothing else of the lot changes, and no event is
--- written: what the ledger knows of it stays true.
+-- freeze: freezes one lot, or thaws it, if it still is as it was seen; to freeze it, only run id and epoch need to be: a lot
+-- that sells fast moves on with every call. Nothing else of the lot changes, and no event is written: what the ledger knows
+-- of it stays true.
 --
 -- Not gated: it runs on a frozen shard too.
 -- KEYS  as in common.lua, one lot
--- ARGV  1 run id, 2 owner, 3 -, 4 lot id, 5 freeze|thaw, 6 reason, 7 the lot as it was seen: 'damaged' or 'run epoch seq' (tabs between)
+-- ARGV  1 run id, 2 owner, 3 -, 4 lot id, 5 freeze|thaw, 6 reason, 7 the lot as it was seen: 'damaged' or 'run epoch seq' (tabs
+--       between)
 -- Reply ok, detail, now, why the lot is frozen now ('': it is not) | conflict, what is there now | lot_not_loaded | foreign_installation, owner
 -- A lot that is frozen keeps its reason, and is thawed only for the reason it was frozen for.
 
@@ -15,7 +17,8 @@ if not m[1] then return { 'lot_not_loaded', 'emptied' } end
 if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
 local there = found(FIRST_LOT, m[2])
 if there == 'absent' then return { 'lot_not_loaded', '' } end
-if there ~= ARGV[7] then return { 'conflict', there } end
+local from = freeze and '\t%d+$' or '^$'
+if string.gsub(there, from, '') ~= string.gsub(ARGV[7], from, '') then return { 'conflict', there } end
 
 local f = redis.pcall('HMGET', KEYS[FIRST_LOT], 'live', 'rule', 'frozen')
 local ok, L = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])

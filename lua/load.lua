@@ -1,21 +1,24 @@
 #!lua flags=allow-oom
--- load: puts a lot into Redis under a new epoch. The first load of a shard also opens its door.
+-- load: puts a lot into Redis under a new epoch, with the records that were staged for it. The first load of a shard also
+-- opens its door.
 --
--- Not gated: it runs on a frozen shard too, and leaves it frozen.
--- KEYS  as in common.lua, one lot
+-- Not gated: it runs on a frozen shard too, and leaves it frozen. A lot that was frozen sells again.
+-- KEYS  as in common.lua, one lot; then the lot's staging hash and the staging set of its due entries
 -- ARGV  1 run id, 2 owner, 3 -, 4 lot id, 5 what the load was planned on: 'absent', 'damaged' or 'run epoch seq' (tabs between),
 --       6 epoch, 7 closing epoch, 8 closing seq, 9 capacity, 10 held, 11 sold, 12 status, 13 limit, 14 hold, 15 max_hold,
---       16 opens or '', 17 closes or '', 18 late, 19 name, 20 actor, 21 reason, 22 least time mark in ms
--- Reply ok, detail, now, seq of the loaded event | conflict, what is there now | foreign_installation, owner
+--       16 opens or '', 17 closes or '', 18 late, 19 name, 20 actor, 21 reason, 22 least time mark in ms,
+--       23 how many slices were staged for this epoch, 0: none. A staging that is not this one is thrown away.
+-- Reply ok, detail, now, seq of the loaded event | conflict, what is there now | conflict, 'staged' | foreign_installation, owner
 
 local n = {}
-for _, i in ipairs({ 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 22 }) do
+for _, i in ipairs({ 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 22, 23 }) do
   n[i] = tonumber(ARGV[i] == '' and (i == 16 or i == 17) and '0' or ARGV[i])
   if not (n[i] and n[i] >= 0 and n[i] <= 99999999999999 and n[i] % 1 == 0) then return { 'invalid', tostring(i) } end
 end
 if n[9] < n[10] + n[11] then return { 'invalid', '9' } end
 if n[22] > 1e13 then return { 'invalid', '22' } end
-if not ARGV[12] or not ARGV[18] or not ARGV[21] then return { 'invalid', '' } end
+if not ARGV[12] or not ARGV[18] or not ARGV[21] or #KEYS ~= FIRST_LOT + 2 then return { 'invalid', '' } end
+local id, lot, hash, due = ARGV[4], KEYS[FIRST_LOT], KEYS[FIRST_LOT + 1], KEYS[FIRST_LOT + 2]
 
 local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
 if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
@@ -26,16 +29,39 @@ call('ZCARD', KEYS[3])
 call('ZCARD', KEYS[4])
 local present = found(FIRST_LOT, m[2])
 if present ~= ARGV[5] then return { 'conflict', present } end
+local staged = n[23] > 0
+if staged and call('HGET', hash, 'staged') ~= fmt('%d\t%d', n[6], n[23]) then return { 'conflict', 'staged' } end
+if staged then call('ZCARD', due) end
 
+-- What is unlinked is freed in the background, where a rename over it would free it here.
+call('UNLINK', lot)
+call('ZREMRANGEBYLEX', KEYS[4], '[' .. id .. '\t', '(' .. id .. '\n')
+call('ZREM', KEYS[3], id)
 if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', '', 'bytes', '0', 'trimmed', '0') end
-call('DEL', KEYS[FIRST_LOT])
-call('ZREMRANGEBYLEX', KEYS[4], '[' .. ARGV[4] .. '\t', '(' .. ARGV[4] .. '\n')
-call('ZREM', KEYS[3], ARGV[4])
+if staged then
+  call('RENAME', hash, lot)
+  call('HDEL', lot, 'staged')
+  for i = 0, call('ZCARD', due) - 1, 1000 do
+    local entries = {}
+    for _, member in ipairs(call('ZRANGE', due, i, i + 999)) do
+      entries[#entries + 1] = '0'
+      entries[#entries + 1] = member
+    end
+    call('ZADD', KEYS[4], unpack(entries))
+  end
+end
+call('UNLINK', hash, due)
+
+now = math.max(now, n[22])
+now_s = fmt('%d', now)
 local rule_field = pack(RULE, n[6], n[13], n[14], n[15], n[16], n[17], ARGV[12], ARGV[18])
-local L = { id = ARGV[4], seq = n[8], rule = rule_of(rule_field) }
+local L = decode(id, FIRST_LOT, pack(LIVE, n[9] - n[10] - n[11], n[10], n[8], now, 0), rule_field)
 local seq = next_seq(L)
-call('HSET', KEYS[FIRST_LOT], 'live', pack(LIVE, n[9] - n[10] - n[11], n[10], L.seq, math.max(now, n[22]), 0), 'totals', pack(TOTALS, n[11], n[9]),
-  'rule', rule_field, 'name', ARGV[19])
+L.sold, L.capacity = n[11], n[9]
+L.due = first_due(id)
+L.due_moved = L.due > 0
+put_record(L, 'rule', rule_field)
+put_record(L, 'name', ARGV[19])
 emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[20], ARGV[21], ARGV[9], ARGV[10], ARGV[11] }, '\t') .. '\t' .. concat(ARGV, '\t', 12, 19) .. '\t' .. ARGV[7] .. '\t' .. ARGV[8] .. '\n')
-save({})
+save({ L })
 return { 'ok', '', now_s, seq }

@@ -76,7 +76,10 @@ func TestALotIsFrozenOnlyAsItWasSeen(t *testing.T) {
 	if _, _, err := s.Change(t.Context(), ChangeRequest{Lot: lot, Limit: ptr(int64(2))}); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, s.FreezeLot(t.Context(), seen, fault.StopFork), fault.Conflict)
+	wantCode(t, s.ThawLot(t.Context(), seen, fault.StopFork), fault.Conflict)
+	older := seen
+	older.Epoch--
+	wantCode(t, s.FreezeLot(t.Context(), older, fault.StopFork), fault.Conflict)
 	door, err := s.ShardState(t.Context(), lot.Shard(s.Shards()))
 	if err != nil {
 		t.Fatal(err)
@@ -84,11 +87,7 @@ func TestALotIsFrozenOnlyAsItWasSeen(t *testing.T) {
 	if err := s.Freeze(t.Context(), door, fault.FreezeOperator); err != nil {
 		t.Fatal(err)
 	}
-	seen, err = s.Lot(t.Context(), lot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.FreezeLot(t.Context(), seen, fault.StopFork); err != nil {
+	if err := s.FreezeLot(t.Context(), seen, fault.StopFork); err != nil { // its seq has moved on
 		t.Fatal(err)
 	}
 	seen, err = s.Lot(t.Context(), lot)

@@ -33,6 +33,11 @@ func (k shardKeys) gated(lots ...drop.LotID) []string {
 	return keys
 }
 
+// staging returns KEYS for a script on one lot and what is staged for it.
+func (k shardKeys) staging(lot drop.LotID) []string {
+	return append(k.gated(lot), k.prefix+"stage:"+string(lot), k.prefix+"stage-due:"+string(lot))
+}
+
 // tag returns the shard's hash tag: `<shard>` or `<shard>.<k>`, k being the first for which the slot falls into
 // the shard's place in bit-reversed order. So the slots of shards 0..P-1 spread evenly for every power of two P,
 // and a shard's tag does not depend on P.

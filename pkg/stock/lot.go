@@ -184,23 +184,29 @@ type LoadRequest struct {
 	Definition drop.Definition
 	Epoch      int64
 	Closing    drop.Watermark // where the ledger closed the epoch before; the loaded event gets seq Closing.Seq+1
-	Held, Sold int64          // units of the records that will be written beside it
+	Held, Sold int64          // units of the records that come with it
 	Planned    Plan
 	Mark       time.Time // least time mark
 	Actor      string
 	Reason     string
 }
 
-// Load puts the lot into Redis, or does nothing and answers Conflict if Redis is not as planned.
+// Load puts a lot without any record into Redis, or does nothing and answers Conflict if Redis is not as planned.
 func (s *Stock) Load(ctx context.Context, q LoadRequest) error {
+	return s.load(ctx, q, 0)
+}
+
+// load makes the lot appear, with the records of this many slices that were staged for its epoch.
+func (s *Stock) load(ctx context.Context, q LoadRequest, slices int) error {
 	d := q.Definition.WithDefaults()
 	if err := d.Check(); err != nil {
 		return err
 	}
 	sh := s.shardOf(d.Lot)
 	args := []string{string(d.Lot), q.Planned.text(), itoa(q.Epoch), itoa(q.Closing.Epoch), itoa(q.Closing.Seq), itoa(d.Stock), itoa(q.Held), itoa(q.Sold),
-		string(d.Status), itoa(d.Limit), msOf(d.Hold), msOf(d.MaxHold), timeMS(d.Opens), timeMS(d.Closes), string(d.Late), d.Name, q.Actor, q.Reason, itoa(max(0, q.Mark.UnixMilli()))}
-	r, err := s.script(ctx, sh, "load", sh.keys.gated(d.Lot), args)
+		string(d.Status), itoa(d.Limit), msOf(d.Hold), msOf(d.MaxHold), timeMS(d.Opens), timeMS(d.Closes), string(d.Late), d.Name, q.Actor, q.Reason,
+		itoa(max(0, q.Mark.UnixMilli())), strconv.Itoa(slices)}
+	r, err := s.script(ctx, sh, "load", sh.keys.staging(d.Lot), args)
 	if err != nil {
 		return err
 	}

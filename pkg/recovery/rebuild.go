@@ -1,0 +1,406 @@
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// RebuildStock is what a rebuild needs of Redis.
+type RebuildStock interface {
+	Shards() int
+	// LotStates returns a snapshot of each lot, damaged ones included; a lot that Redis has not is absent.
+	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
+	// EventsSince returns the outbox events of one shard's lots behind each watermark, in order, as far as still kept.
+	EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
+	// EndedSince is how far back Redis remembers reservations that ended, in Redis time.
+	EndedSince(ctx context.Context, lot drop.LotID) (time.Time, error)
+	// FreezeLot acts only if the lot still has the epoch it was seen with, ThawLot only if it still is as it was seen, else
+	// they return fault.Conflict. A lot frozen for another reason keeps that.
+	FreezeLot(ctx context.Context, seen drop.LotState, reason fault.Code) error
+	ThawLot(ctx context.Context, seen drop.LotState, reason fault.Code) error
+	// Rebuild makes the lot appear with all its records at once; fault.Conflict, and nothing is changed, if Redis is
+	// no longer as it was seen.
+	Rebuild(ctx context.Context, r LoadRequest) error
+}
+
+// LoadRequest asks for a lot with all its records.
+type LoadRequest struct {
+	Lot     drop.LedgerLot // as it was closed: the definition and the totals
+	Epoch   int64
+	Closing drop.Watermark // at which the ledger closed the epoch before
+	Seen    *drop.LotState // what Redis had; nil: nothing
+	Mark    time.Time      // least time mark
+	Actor   string
+	Reason  string
+	Records func(ctx context.Context, fn func([]drop.Record) error) error
+	Users   func(ctx context.Context, fn func([]drop.UserCount) error) error
+}
+
+// RebuildLedger is what a rebuild needs of PostgreSQL.
+type RebuildLedger interface {
+	// LotsOf returns these lots, also archived ones; one that the ledger does not know is absent.
+	LotsOf(ctx context.Context, lots []drop.LotID) ([]drop.LedgerLot, error)
+	// LockLots keeps other seeds and rebuilds of these lots out until unlock is called.
+	LockLots(ctx context.Context, lots []drop.LotID) (unlock func(), err error)
+	// Record applies events. One that the ledger has already changes nothing.
+	Record(ctx context.Context, events []drop.Event) error
+	// PlanRebuild counts what a rebuild would load; fault.Broken if the reservations do not add up.
+	PlanRebuild(ctx context.Context, lot drop.LotID, endedSince time.Time) (drop.RebuildPlan, error)
+	// IssueEpoch closes the lot's open epoch and issues the next.
+	IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason string) (Issued, error)
+	// EachRecord and EachUser hand over, in pages, what the lot stood at when its epoch was issued.
+	EachRecord(ctx context.Context, lot drop.LotID, epoch int64, endedSince time.Time, fn func([]drop.Record) error) error
+	EachUser(ctx context.Context, lot drop.LotID, epoch int64, endedSince time.Time, fn func([]drop.UserCount) error) error
+	// Repair writes down what is going to be done, lets act do it, and writes down how it ended.
+	Repair(ctx context.Context, r drop.Repair, act func(ctx context.Context) (did bool, detail string, err error)) error
+}
+
+// Issued is an epoch that the ledger has issued for a load.
+type Issued struct {
+	Epoch   int64
+	Closing drop.Watermark // at which the epoch before was closed
+	Lot     drop.LedgerLot // as it was closed
+	EventAt time.Time      // Redis time of the newest event folded
+}
+
+// Step says what a rebuild does, or would do, with a lot.
+type Step string
+
+// The steps.
+const (
+	StepNone    Step = "none"    // both sides are equal
+	StepCompare Step = "compare" // Redis has events that the ledger has not yet: rebuilt if both differ once it has them
+	StepRebuild Step = "rebuild"
+	StepRefuse  Step = "refuse"
+)
+
+// RebuildPlan is what a rebuild of one lot would load, and whether it may.
+type RebuildPlan struct {
+	Lot    drop.LotID
+	Step   Step
+	Reason fault.Code       // of a rebuild: how the sides differ, or FreezeRestoring if one was broken off; "" if it is forced
+	Err    error            // of a refusal
+	Ledger drop.RebuildPlan // as the ledger stands
+	Redis  *drop.LotState   // nil: Redis does not have it
+}
+
+// Selling reports whether carrying the plan out interrupts a sale.
+func (p RebuildPlan) Selling() bool {
+	return p.Step != StepNone && p.Step != StepRefuse && p.Redis != nil && (p.Redis.Damaged != "" || p.Redis.Sells())
+}
+
+// Rebuilt says what a rebuild has loaded.
+type Rebuilt struct {
+	Epoch   int64 // 0: nothing was loaded, since both sides were equal
+	Records int64
+	Users   int64
+	Totals  drop.Totals
+	Took    time.Duration
+}
+
+// Rebuilder puts lots back into Redis as the ledger has them: by hand with dropctl restore, or for the guardian. It is
+// safe for concurrent use once its fields are set; two rebuilds of one lot take turns.
+type Rebuilder struct {
+	Stock    RebuildStock
+	Ledger   RebuildLedger
+	Patience time.Duration                           // how long the ledger may take to get the last events of a frozen lot; default 10s
+	Progress func(lot drop.LotID, records, of int64) // told as records are loaded; may be nil
+}
+
+// Plan looks at a lot on both sides and changes nothing. With force a lot that is equal is rebuilt as well. An error means
+// that a store did not answer; a lot that may not be rebuilt is in the plan.
+func (r *Rebuilder) Plan(ctx context.Context, lot drop.LotID, force bool) (RebuildPlan, error) {
+	plan := RebuildPlan{Lot: lot}
+	known, seen, err := r.look(ctx, lot)
+	if err != nil {
+		return plan, err
+	}
+	plan.Redis = seen
+	if plan.Err = mayRebuild(lot, known); plan.Err != nil {
+		plan.Step = StepRefuse
+		return plan, nil
+	}
+	since, err := r.Stock.EndedSince(ctx, lot)
+	if err != nil {
+		return plan, err
+	}
+	plan.Ledger, err = r.Ledger.PlanRebuild(ctx, lot, since)
+	if fault.Is(err, fault.Broken) {
+		plan.Step, plan.Err = StepRefuse, err
+		return plan, nil
+	}
+	if err != nil {
+		return plan, err
+	}
+	switch {
+	case ahead(*known, seen):
+		plan.Step = StepCompare
+	default:
+		plan.Step, plan.Reason = StepRebuild, differs(*known, seen)
+		if plan.Reason == "" && !force {
+			plan.Step = StepNone
+		}
+	}
+	return plan, nil
+}
+
+// look reads a lot from both sides, the ledger first: what Redis does not show yet, the ledger cannot either. Both are nil
+// where there is no such lot.
+func (r *Rebuilder) look(ctx context.Context, lot drop.LotID) (known *drop.LedgerLot, seen *drop.LotState, err error) {
+	lots, err := r.Ledger.LotsOf(ctx, []drop.LotID{lot})
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(lots) > 0 {
+		known = &lots[0]
+	}
+	states, err := r.Stock.LotStates(ctx, []drop.LotID{lot})
+	if state, there := states[lot]; there {
+		seen = &state
+	}
+	return known, seen, err
+}
+
+// mayRebuild returns why a lot must not be rebuilt, or nil.
+func mayRebuild(lot drop.LotID, l *drop.LedgerLot) error {
+	switch {
+	case l == nil:
+		return fault.New(fault.NotFound, "the ledger does not know the lot %s", lot).WithHint("see the lots that it knows: dropctl lot list; create one: dropctl seed %s --stock N", lot)
+	case l.Archive == drop.Archived:
+		return fault.New(fault.Conflict, "the lot %s is archived: its sale is over for good", lot).WithHint("choose another name for a new sale")
+	case !l.Seen:
+		return fault.New(fault.Conflict, "the lot %s was never on sale: there is nothing to rebuild", lot).WithHint("dropctl seed %s --stock %d", lot, l.Stock)
+	}
+	return nil
+}
+
+// ahead reports whether Redis has events that the ledger may still fold. Those of a lot that is stopped, or whose epoch is
+// closed, are never folded.
+func ahead(l drop.LedgerLot, seen *drop.LotState) bool {
+	at := l.Watermark
+	at.Epoch = max(at.Epoch, l.OpenEpoch)
+	return seen != nil && seen.Damaged == "" && l.Stopped == "" && after(seen.Watermark, at)
+}
+
+// differs returns how Redis differs from the ledger, of which it is not ahead; "" if it does not. A lot that is frozen is
+// not what it should be either.
+func differs(l drop.LedgerLot, seen *drop.LotState) fault.Code {
+	both := bothSides{ledger: map[drop.LotID]drop.LedgerLot{l.Lot: l}, redis: map[drop.LotID]drop.LotState{}}
+	if seen != nil {
+		both.redis[l.Lot] = *seen
+	}
+	reason, _ := both.compareLot(l.Lot)
+	if reason == "" {
+		return fault.Code(seen.LotFrozen)
+	}
+	return reason
+}
+
+// Rebuild makes a lot in Redis what the ledger has recorded, under a new epoch; one that is equal, perhaps once the ledger
+// has got its last events, stays as it is. The lot is frozen meanwhile and sells again afterwards, if its shard's door
+// stands open. It may be broken off anywhere and run again: until the lot appears anew it stays frozen, or absent, and
+// whoever rebuilds it next begins anew.
+// Errors: fault.Conflict while Redis has events that the ledger cannot get, and for a lot that is archived or was never on
+// sale; fault.NotFound; fault.Broken; fault.Busy while somebody else works on it.
+func (r *Rebuilder) Rebuild(ctx context.Context, lot drop.LotID, actor, reason string) (Rebuilt, error) {
+	return r.rebuild(ctx, lot, actor, reason, false)
+}
+
+// RebuildAnyway is Rebuild also for a lot that is equal: its records may differ where its totals do not.
+func (r *Rebuilder) RebuildAnyway(ctx context.Context, lot drop.LotID, actor, reason string) (Rebuilt, error) {
+	return r.rebuild(ctx, lot, actor, reason, true)
+}
+
+func (r *Rebuilder) rebuild(ctx context.Context, lot drop.LotID, actor, reason string, force bool) (done Rebuilt, err error) {
+	began := time.Now()
+	unlock, err := r.Ledger.LockLots(ctx, []drop.LotID{lot})
+	if err != nil {
+		return done, err
+	}
+	defer unlock()
+	known, seen, err := r.look(ctx, lot)
+	if err == nil {
+		err = mayRebuild(lot, known)
+	}
+	if err != nil {
+		return done, err
+	}
+	if !force && !ahead(*known, seen) && differs(*known, seen) == "" {
+		return Rebuilt{Totals: known.Totals(), Took: time.Since(began)}, nil
+	}
+	repair := drop.Repair{Lot: lot, What: "rebuild", Actor: actor, Reason: reason, Evidence: evidenceOf(*known, seen)}
+	err = r.Ledger.Repair(ctx, repair, func(ctx context.Context) (bool, string, error) {
+		done, err = r.carryOut(ctx, lot, actor, reason, force)
+		if err != nil || done.Epoch == 0 {
+			return false, "both sides were equal once the ledger had the newest events", err
+		}
+		return true, fmt.Sprintf("epoch %d with %d records", done.Epoch, done.Records), nil
+	})
+	done.Took = time.Since(began)
+	return done, err
+}
+
+// evidence is what a rebuild was begun on, for the account that is kept of it.
+type evidence struct {
+	Run      string          `json:"run"`
+	Redis    *drop.Watermark `json:"redis"` // null: it has no such lot, or a damaged one
+	Totals   *drop.Totals    `json:"redis_totals"`
+	Damaged  string          `json:"damaged,omitempty"`
+	Frozen   string          `json:"frozen,omitempty"`
+	Ledger   drop.Watermark  `json:"ledger"`
+	Stopped  fault.Code      `json:"stopped,omitempty"`
+	Recorded drop.Totals     `json:"ledger_totals"`
+}
+
+func evidenceOf(l drop.LedgerLot, seen *drop.LotState) evidence {
+	e := evidence{Ledger: l.Watermark, Stopped: l.Stopped, Recorded: l.Totals()}
+	if seen != nil {
+		e.Run, e.Damaged, e.Frozen = seen.Run, seen.Damaged, seen.Frozen
+		if seen.Damaged == "" {
+			e.Redis, e.Totals = &seen.Watermark, &seen.Totals
+		}
+	}
+	return e
+}
+
+// carryOut freezes the lot, brings the ledger up to it, and loads it anew unless it turns out to be equal.
+func (r *Rebuilder) carryOut(ctx context.Context, lot drop.LotID, actor, reason string, force bool) (Rebuilt, error) {
+	known, seen, plan, err := r.settle(ctx, lot)
+	if err != nil {
+		r.giveUp(ctx, known, seen)
+		return Rebuilt{}, err
+	}
+	if !force && differs(*known, thawed(seen)) == "" {
+		return Rebuilt{Totals: known.Totals()}, r.Stock.ThawLot(ctx, *seen, fault.FreezeRestoring)
+	}
+	issued, err := r.Ledger.IssueEpoch(ctx, lot, actor, reason)
+	if err != nil {
+		if fault.Is(err, fault.Conflict) {
+			r.giveUp(ctx, known, seen)
+		}
+		return Rebuilt{}, err // the epoch may have been issued: the lot must not sell under the one before
+	}
+	return r.load(ctx, LoadRequest{Lot: issued.Lot, Epoch: issued.Epoch, Closing: issued.Closing, Seen: seen, Mark: issued.EventAt, Actor: actor, Reason: reason}, plan)
+}
+
+// load stages the lot's records, makes it appear, and lets the ledger know.
+func (r *Rebuilder) load(ctx context.Context, q LoadRequest, plan drop.RebuildPlan) (Rebuilt, error) {
+	lot := q.Lot.Lot
+	done := Rebuilt{Epoch: q.Epoch, Totals: q.Lot.Totals()}
+	since, err := r.Stock.EndedSince(ctx, lot)
+	if err != nil {
+		return done, err
+	}
+	q.Records = func(ctx context.Context, fn func([]drop.Record) error) error {
+		return r.Ledger.EachRecord(ctx, lot, q.Epoch, since, func(page []drop.Record) error {
+			done.Records += int64(len(page))
+			if r.Progress != nil {
+				r.Progress(lot, done.Records, plan.Records())
+			}
+			return fn(page)
+		})
+	}
+	q.Users = func(ctx context.Context, fn func([]drop.UserCount) error) error {
+		return r.Ledger.EachUser(ctx, lot, q.Epoch, since, func(page []drop.UserCount) error {
+			done.Users += int64(len(page))
+			return fn(page)
+		})
+	}
+	if err := r.Stock.Rebuild(ctx, q); err != nil {
+		return done, err
+	}
+	return done, r.record(ctx, lot, drop.Watermark{Epoch: q.Epoch, Seq: q.Closing.Seq})
+}
+
+// settle freezes the lot, if it is there, waits until the ledger has every event of it, and checks that it can be rebuilt.
+// After an error, known and seen are what is known of both sides, for whoever gives up.
+func (r *Rebuilder) settle(ctx context.Context, lot drop.LotID) (known *drop.LedgerLot, seen *drop.LotState, plan drop.RebuildPlan, err error) {
+	if known, seen, err = r.freeze(ctx, lot); err != nil {
+		return known, seen, plan, err
+	}
+	patience := r.Patience
+	if patience == 0 {
+		patience = 10 * time.Second
+	}
+	for deadline := time.Now().Add(patience); ; {
+		if err := r.record(ctx, lot, known.Watermark); err != nil {
+			return known, seen, plan, err
+		}
+		if known, seen, err = r.look(ctx, lot); err != nil {
+			return known, seen, plan, err
+		}
+		if !ahead(*known, seen) {
+			break
+		}
+		if time.Now().After(deadline) {
+			return known, seen, plan, aheadFault(*known, *seen)
+		}
+		select {
+		case <-ctx.Done():
+			return known, seen, plan, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	since, err := r.Stock.EndedSince(ctx, lot)
+	if err == nil {
+		plan, err = r.Ledger.PlanRebuild(ctx, lot, since)
+	}
+	return known, seen, plan, err
+}
+
+// freeze stops the sale of the lot, if Redis has it, and returns it as it was when it stopped.
+func (r *Rebuilder) freeze(ctx context.Context, lot drop.LotID) (known *drop.LedgerLot, seen *drop.LotState, err error) {
+	const tries = 5 // each time somebody else loaded the lot meanwhile, or the door closed
+	for try := 1; ; try++ {
+		if known, seen, err = r.look(ctx, lot); err != nil || seen == nil {
+			return known, seen, err
+		}
+		err = r.Stock.FreezeLot(ctx, *seen, fault.FreezeRestoring)
+		if err == nil {
+			return r.look(ctx, lot)
+		}
+		if !fault.Is(err, fault.Conflict) && !fault.Is(err, fault.LotNotLoaded) || try == tries {
+			return known, seen, err
+		}
+	}
+}
+
+func aheadFault(l drop.LedgerLot, seen drop.LotState) error {
+	return fault.New(fault.Conflict, "Redis is ahead of the ledger with the lot %s: it stands at %d/%d, the ledger at %d/%d, and the outbox has nothing of what lies between",
+		l.Lot, seen.Epoch, seen.Seq, l.Watermark.Epoch, l.Watermark.Seq).
+		WithHint("let a worker record what it can: dropctl worker --until-idle; then look: dropctl reconcile --deep %s", l.Lot)
+}
+
+// record hands the ledger what the outbox has of the lot behind a watermark, without waiting for a worker.
+func (r *Rebuilder) record(ctx context.Context, lot drop.LotID, from drop.Watermark) error {
+	shard := lot.Shard(r.Stock.Shards())
+	events, err := r.Stock.EventsSince(ctx, shard, map[drop.LotID]drop.Watermark{lot: from})
+	if err != nil || len(events[lot]) == 0 {
+		return err
+	}
+	return r.Ledger.Record(ctx, events[lot])
+}
+
+// thawed is the lot without the freeze of a rebuild.
+func thawed(seen *drop.LotState) *drop.LotState {
+	if seen == nil || seen.LotFrozen != string(fault.FreezeRestoring) {
+		return seen
+	}
+	s := *seen
+	s.LotFrozen = ""
+	return &s
+}
+
+// giveUp undoes the freeze of a rebuild that loads nothing. A lot whose epoch is closed, as by a rebuild that was broken
+// off, stays frozen, and so does one that is damaged: neither must sell.
+func (r *Rebuilder) giveUp(ctx context.Context, known *drop.LedgerLot, seen *drop.LotState) {
+	if known == nil || seen == nil || seen.Damaged != "" || seen.Epoch < known.OpenEpoch {
+		return
+	}
+	// If that fails too, the lot stays frozen, and says for what.
+	_ = r.Stock.ThawLot(context.WithoutCancel(ctx), *seen, fault.FreezeRestoring)
+}
