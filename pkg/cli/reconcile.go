@@ -20,12 +20,12 @@ func newReconcile(a *app) *cobra.Command {
 	var o reconcile.Options
 	var ifBusy string
 	var history bool
-	var limit *number
+	var limit, most *number
 	cmd := &cobra.Command{
 		Use:   "reconcile [LOT…]",
 		Short: "Compare Redis with the ledger, lot by lot",
 		Long: `Compare what Redis counts with what the ledger has recorded, both at the same event, while the
-sale goes on. Nothing is changed; the run is recorded.
+sale goes on. Nothing is changed unless --repair says so; the run is recorded.
 
   ok       both sides agree
   lagging  the newest events are not recorded yet; a finding only past --max-lag
@@ -40,11 +40,20 @@ People get one line and the lots that are not ok; -o wide and -o json have them 
 exit status is 6 if there is a finding. For cron: with -q it prints nothing while all is well, and
 with --if-busy ok a run that meets another one ends quietly.
 
+--repair puts right what Redis derives from its records: due entries, user counters, batches. It
+looks at every record as --deep does, acts only on lots whose totals and records are the ledger's,
+writes each repair down before it makes it, and looks again: the verdict is that of the last look.
+Totals and records are never touched: dropctl restore LOT rebuilds them. The exit status is 0 if
+all that was found is repaired, 8 if part of it is, and 6 if nothing is, or if more was found than
+--max-repair allows.
+
 --history compares nothing: it lists past runs and repairs, newest first, who ran them and what they
 found. It needs PostgreSQL alone.`,
 		Example: `  dropctl reconcile
   dropctl reconcile truffle-99 --deep --wait 30s
   dropctl reconcile -q --if-busy ok --max-lag 5m
+  dropctl reconcile truffle-99 --repair --dry-run
+  dropctl reconcile truffle-99 --repair --reason "ticket 4711"
   dropctl reconcile --history --limit 5
   dropctl reconcile --group festival -o json --jq '.lots[] | select(.finding)'`,
 		Args:              cobra.ArbitraryArgs,
@@ -59,6 +68,9 @@ found. It needs PostgreSQL alone.`,
 			if err := reconcileOptions(&o, args, ifBusy); err != nil {
 				return err
 			}
+			if err := checkRepair(cmd, &o, most); err != nil {
+				return err
+			}
 			return a.reconcile(cmd.Context(), o, ifBusy == "ok")
 		},
 	}
@@ -66,6 +78,11 @@ found. It needs PostgreSQL alone.`,
 	cmd.Flags().StringVar(&o.Group, "group", "", "only the lots of this group")
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "compare every record, not only the totals")
 	cmd.Flags().DurationVar(&o.Wait, "wait", 0, "how long to wait for the ledger to catch up")
+	cmd.Flags().BoolVar(&o.Repair, "repair", false, "put due entries, user counters and batches right (looks at every record)")
+	dryRunFlag(cmd, &o.DryRun)
+	reasonFlag(cmd, &o.Reason)
+	most = numberFlag(cmd, "max-repair", 1, "with --repair: repair at most this many differences (default 100)")
+	completeNothing(cmd, "max-repair")
 	cmd.Flags().StringVar(&ifBusy, "if-busy", "fail", "when another run is under way: fail (exit 7) or ok (exit 0)")
 	cmd.Flags().BoolVar(&history, "history", false, "list past runs and repairs instead")
 	limit = numberFlag(cmd, "limit", 1, "with --history: list at most this many (default 20)")
@@ -102,6 +119,23 @@ func reconcileOptions(o *reconcile.Options, args []string, ifBusy string) error 
 	return nil
 }
 
+// checkRepair finds what goes with --repair only, and what it needs.
+func checkRepair(cmd *cobra.Command, o *reconcile.Options, most *number) error {
+	if !o.Repair {
+		for _, flag := range []string{"dry-run", "reason", "max-repair"} {
+			if cmd.Flags().Changed(flag) {
+				return fault.New(fault.Usage, "--%s goes with --repair only", flag).WithField(flag).WithHint("add --repair, or leave --%s out", flag)
+			}
+		}
+		return nil
+	}
+	if o.Reason == "" && !o.DryRun {
+		return fault.New(fault.Usage, "--repair needs a reason, which is written down with each repair").WithField("reason").WithHint("add --reason TEXT, or look first with --dry-run")
+	}
+	o.Deep, o.MaxRepair = true, int(most.or(100))
+	return drop.CheckText("reason", o.Reason, false)
+}
+
 func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine bool) error {
 	l, s, err := a.openStores(ctx)
 	if err != nil {
@@ -110,6 +144,10 @@ func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine boo
 	defer l.Close()
 	defer func() { _ = s.Close() }()
 	o.MaxLag, o.Actor, o.Installation = a.cfg.MaxLag, a.cfg.Actor, l.Installation().ID
+	a.acts = o.Repair && !o.DryRun
+	if o.Repair {
+		a.note("target: %s on %s", lotsToRepair(o), s.Target())
+	}
 	report, err := reconcile.Run(ctx, s, wire.ReconcileLedger(l), o)
 	if busyIsFine && fault.Is(err, fault.Busy) {
 		a.note("%s", err.Error())
@@ -121,7 +159,7 @@ func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine boo
 	if report.WorkersAlive == 0 {
 		a.note("no worker is alive: nothing is recorded and no hold is taken back; run dropctl worker")
 	}
-	silent := a.cfg.Quiet && report.Err() == nil && !render.Format(a.cfg.Output).Structured()
+	silent := a.cfg.Quiet && report.Err() == nil && report.Repaired == 0 && !render.Format(a.cfg.Output).Structured()
 	if !silent {
 		report.Took = report.Took.Round(time.Millisecond)
 		if err := a.printReport(report); err != nil {
@@ -129,6 +167,17 @@ func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine boo
 		}
 	}
 	return report.Err()
+}
+
+// lotsToRepair says whose derived data may be changed.
+func lotsToRepair(o reconcile.Options) string {
+	switch {
+	case o.Group != "":
+		return "the lots of the group " + o.Group
+	case len(o.Lots) == 0:
+		return "all lots"
+	}
+	return countLots(o.Lots)
 }
 
 // printReport spares people what is in order: they get one line, and the rows of the other lots.
@@ -139,7 +188,17 @@ func (a *app) printReport(r reconcile.Report) error {
 	if err := a.out.Text(reportLine(r)+"\n", r); err != nil {
 		return err
 	}
-	rows := slices.DeleteFunc(slices.Clone(r.Rows), func(row reconcile.Row) bool { return row.Verdict == fault.VerdictOK })
+	rows := slices.DeleteFunc(slices.Clone(r.Rows), func(row reconcile.Row) bool {
+		return row.Verdict == fault.VerdictOK && len(row.Repairs) == 0
+	})
+	for _, row := range rows {
+		for _, done := range row.Repairs {
+			if err := a.out.Text(fmt.Sprintf("%s %s: %s\n", row.Lot, done.Result, done.Before), done); err != nil {
+				return err
+			}
+		}
+	}
+	rows = slices.DeleteFunc(rows, func(row reconcile.Row) bool { return row.Verdict == fault.VerdictOK })
 	if len(rows) == 0 {
 		return nil
 	}
@@ -162,6 +221,14 @@ func reportLine(r reconcile.Report) string {
 	}
 	if r.Deep {
 		text += fmt.Sprintf("; %d record%s proven", r.Records, plural(int(r.Records)))
+	}
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{r.Repaired, "repaired"}, {r.Planned, "to be repaired"}, {r.Left, "left"}} {
+		if part.n > 0 {
+			text += fmt.Sprintf("; %d difference%s %s", part.n, plural(part.n), part.what)
+		}
 	}
 	return text + fmt.Sprintf("; took %s", render.Duration(r.Took))
 }

@@ -18,7 +18,7 @@ func checkHistory(cmd *cobra.Command, history bool, args []string) error {
 		}
 		return nil
 	}
-	for _, flag := range []string{"group", "deep", "wait", "if-busy", "max-lag"} {
+	for _, flag := range []string{"group", "deep", "wait", "if-busy", "max-lag", "repair", "dry-run", "reason", "max-repair"} {
 		if cmd.Flags().Changed(flag) {
 			return fault.New(fault.Usage, "--%s and --history do not go together", flag).WithField(flag).WithHint("--history compares nothing: leave --%s out", flag)
 		}

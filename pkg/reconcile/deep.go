@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 // proof is the outcome of one deep look.
 type proof struct {
+	at       drop.LotState // the snapshot that everything was compared at
 	evidence []Evidence
 	moving   []Evidence // differences in what changed while it was read: they prove nothing yet
 	records  int64
@@ -36,7 +38,9 @@ func (r *run) prove(ctx context.Context, row Row) (Row, error) {
 			return row, err
 		}
 		row.Records = max(row.Records, p.records)
-		s.follow(p)
+		if s.follow(p); !p.blind {
+			row.seen = p.at
+		}
 		if s.settled() || look+1 >= looks && time.Now().After(r.deadline) {
 			break
 		}
@@ -226,6 +230,7 @@ func (r *run) deepLook(ctx context.Context, lot drop.LotID) (proof, error) {
 	if p.blind = !ok; ok {
 		ledger.roll(events)
 		redis.roll(since(events, before.redis.Seq))
+		p.at = now
 		p.compare(redis, ledger)
 		p.sums(redis, now.Totals, now.Seq)
 		if err := r.derived(ctx, &p, redis, now); err != nil {
@@ -370,8 +375,8 @@ func (p *proof) sums(rs records, t drop.Totals, seq int64) {
 	}
 }
 
-// derived checks what Redis keeps beside the records: every user's counters, and a due entry for every hold.
-// What changes while it is read is left to the next look.
+// derived checks what Redis keeps beside the records: every user's counters, a due entry for every hold and a look
+// when it is due, and nothing that has no use. What changes while it is read is left to the next look.
 func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotState) error {
 	users := map[string]drop.UserCount{}
 	err := r.stock.Users(ctx, at.Lot, func(page []drop.UserCount) error {
@@ -383,7 +388,7 @@ func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotS
 	if err != nil {
 		return err
 	}
-	due := map[string]time.Time{}
+	due, batches := map[string]time.Time{}, map[string]bool{}
 	err = r.stock.DueEntries(ctx, at.Lot, func(page []drop.DueEntry) error {
 		for _, d := range page {
 			for _, a := range d.Attempts {
@@ -391,6 +396,8 @@ func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotS
 					due[a] = d.At
 				}
 			}
+			batches[d.Batch] = true
+			p.stray(d, at)
 		}
 		return nil
 	})
@@ -403,6 +410,49 @@ func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotS
 	}
 	p.users(redis, users, moved, at.Seq)
 	p.dues(redis, due, moved, at.Seq)
+	if err := r.batches(ctx, p, batches, at); err != nil {
+		return err
+	}
+	return r.nextLook(ctx, p, at)
+}
+
+// stray says of a due entry if it is none: the scripts pass over it, or never come to it.
+func (p *proof) stray(d drop.DueEntry, at drop.LotState) {
+	const shown = 80
+	e := Evidence{Check: "stray_due", Subject: strings.ToValidUTF8(d.Text[:min(len(d.Text), shown)], "?"), Seq: at.Seq}
+	switch {
+	case len(d.Attempts) == 0:
+		e.Note = "the due entry is damaged"
+	case d.At.After(at.Now.Add(drop.LatestDue)):
+		e.Note = "nothing can be due as late as " + timeText(d.At)
+	default:
+		return
+	}
+	e.fix = &drop.Fix{Kind: drop.FixStray, Subject: d.Text}
+	p.evidence = append(p.evidence, e)
+}
+
+// batches checks that each batch has a due entry, with which it goes, or at least a hold that needs it.
+func (r *run) batches(ctx context.Context, p *proof, filed map[string]bool, at drop.LotState) error {
+	stray, err := r.stock.StrayBatches(ctx, at.Lot, filed)
+	for _, name := range stray {
+		p.evidence = append(p.evidence, Evidence{Check: "batch", Subject: strings.ToValidUTF8(name, "?"), Seq: at.Seq, Note: "no hold needs it any more, and no due entry will take it away",
+			fix: &drop.Fix{Kind: drop.FixBatch, Subject: name}})
+	}
+	return err
+}
+
+// nextLook checks that the sweep looks at the lot when its first entry is due. Nobody looks at a frozen lot.
+func (r *run) nextLook(ctx context.Context, p *proof, at drop.LotState) error {
+	if at.LotFrozen != "" {
+		return nil
+	}
+	filed, first, err := r.stock.NextLook(ctx, at.Lot)
+	if err != nil || first.IsZero() || !filed.IsZero() && !filed.After(first) {
+		return err
+	}
+	p.evidence = append(p.evidence, Evidence{Check: "next_look", Redis: timeText(filed), Seq: at.Seq, Note: "the first due entry is of " + timeText(first),
+		fix: &drop.Fix{Kind: drop.FixNext}})
 	return nil
 }
 
@@ -441,11 +491,15 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 
 func (p *proof) users(redis records, counted map[string]drop.UserCount, m moved, seq int64) {
 	want := map[string]drop.UserCount{}
-	for id, r := range redis {
+	newest := map[string]int64{} // of a user's holds
+	for _, r := range redis {
 		u := want[r.User]
 		u.User = r.User
 		if r.State == drop.Held {
-			u.Held, u.Live = u.Held+r.Qty, id.Attempt
+			// A user has one hold at a time. Where there are more, every look must say the same.
+			if u.Held += r.Qty; r.ID.N > newest[r.User] {
+				u.Live, newest[r.User] = r.ID.Attempt, r.ID.N
+			}
 		} else {
 			u.Bought += r.Qty
 		}
@@ -456,13 +510,31 @@ func (p *proof) users(redis records, counted map[string]drop.UserCount, m moved,
 			want[user] = drop.UserCount{User: user}
 		}
 	}
+	wrong := map[string]*drop.Fix{}
 	for user, w := range want {
 		got := counted[user]
 		got.User = user
 		if got == w {
 			continue
 		}
-		p.note(m.all || m.users[user], Evidence{Check: "user", Subject: user, Seq: seq, Redis: countText(got), Note: "the records of Redis add up to " + countText(w)})
+		wrong[user] = &drop.Fix{Kind: drop.FixUser, Subject: user, Seen: got}
+		p.note(m.all || m.users[user], Evidence{Check: "user", Subject: user, Seq: seq, Redis: countText(got), Note: "the records of Redis add up to " + countText(w), fix: wrong[user]})
+	}
+	redis.attach(wrong)
+}
+
+// attach gives the fixes of users the records that they follow from.
+func (rs records) attach(wrong map[string]*drop.Fix) {
+	if len(wrong) == 0 {
+		return
+	}
+	for _, r := range rs {
+		if f := wrong[r.User]; f != nil {
+			f.Records = append(f.Records, r)
+		}
+	}
+	for _, f := range wrong {
+		slices.SortFunc(f.Records, func(a, b drop.Reservation) int { return cmp.Compare(a.ID.N, b.ID.N) })
 	}
 }
 
@@ -476,6 +548,9 @@ func (p *proof) note(moving bool, e Evidence) {
 }
 
 func countText(u drop.UserCount) string {
+	if u.Damaged {
+		return "damaged"
+	}
 	return fmt.Sprintf("held %d, bought %d, live hold %s", u.Held, u.Bought, orNone(u.Live))
 }
 
@@ -489,6 +564,7 @@ func (p *proof) dues(redis records, due map[string]time.Time, m moved, seq int64
 		if ok {
 			found = timeText(at)
 		}
-		p.note(m.all || m.attempts[id.Attempt], Evidence{Check: "due", Subject: id.String(), Seq: seq, Redis: found, Note: "the hold needs a due entry at or before its deadline " + timeText(r.Deadline)})
+		p.note(m.all || m.attempts[id.Attempt], Evidence{Check: "due", Subject: id.String(), Seq: seq, Redis: found, Note: "the hold needs a due entry at or before its deadline " + timeText(r.Deadline),
+			fix: &drop.Fix{Kind: drop.FixDue, Subject: id.Attempt, Records: []drop.Reservation{r}}})
 	}
 }

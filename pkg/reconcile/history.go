@@ -146,7 +146,10 @@ func (s Start) command() string {
 	if s.Group != "" {
 		words = append(words, "--group", s.Group)
 	}
-	if s.Deep {
+	switch {
+	case s.Repair: // looks at every record too
+		words = append(words, "--repair")
+	case s.Deep:
 		words = append(words, "--deep")
 	}
 	return strings.Join(words, " ")

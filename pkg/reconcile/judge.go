@@ -251,9 +251,24 @@ func (row *Row) settle(s sight) {
 			row.Next = "dropctl seed " + string(row.Lot)
 		}
 	default:
-		row.Finding, row.Next = true, fmt.Sprintf("dropctl lot pause %s --reason drift; dropctl explain drift", row.Lot)
+		row.Finding, row.Next = true, row.wayOut()
 	}
 	if len(row.Evidence) > 0 {
 		row.Message = row.Evidence[0].String()
 	}
+}
+
+// wayOut is the command to run next against drift: derived data is repaired, a lot is rebuilt from the ledger, and
+// where the ledger itself is in doubt somebody has to look.
+func (row *Row) wayOut() string {
+	pause := fmt.Sprintf("dropctl lot pause %s --reason drift; ", row.Lot)
+	switch {
+	case row.derivedOnly() && row.Reason != "":
+		return "dropctl explain " + row.Reason
+	case row.derivedOnly():
+		return fmt.Sprintf("dropctl reconcile %s --repair --reason drift", row.Lot)
+	case row.Ledger == nil || slices.ContainsFunc(row.Evidence, func(e Evidence) bool { return e.Check == "sales" }):
+		return pause + "dropctl explain drift"
+	}
+	return fault.Announce(pause + "dropctl restore " + string(row.Lot))
 }

@@ -4,7 +4,8 @@
 // between the two, and folds those onto the ledger's side: both are then compared at one watermark. Events
 // not folded yet are lag, which is normal; a difference at equal watermark is drift. Whatever looks bad is
 // looked at again before it is reported, so that nothing that happens between two reads (a trim, a new
-// epoch, a lot being created) is ever taken for a fault. Nothing is changed but the record of the run.
+// epoch, a lot being created) is ever taken for a fault. Nothing is changed but the record of the run,
+// unless a repair of derived data is asked for (repair.go).
 package reconcile
 
 import (
@@ -27,6 +28,11 @@ type Options struct {
 	MaxLag time.Duration // lag older than this is a finding
 	Actor  string
 
+	Repair    bool   // put derived data right; the lots must have been proven, so this goes with Deep only
+	DryRun    bool   // say what would be repaired, change nothing
+	MaxRepair int    // differences to repair at most, in all lots
+	Reason    string // for the account of the repairs
+
 	Installation string // the ledger's
 }
 
@@ -44,11 +50,11 @@ func Run(ctx context.Context, stock Stock, ledger Ledger, o Options) (Report, er
 	} else if owner != "" && owner != o.Installation {
 		return Report{}, fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s: there is nothing to compare", owner, o.Installation)
 	}
-	finish, err := ledger.StartRun(ctx, Start{Actor: o.Actor, Lots: o.Lots, Group: o.Group, Deep: o.Deep})
+	id, finish, err := ledger.StartRun(ctx, Start{Actor: o.Actor, Lots: o.Lots, Group: o.Group, Deep: o.Deep, Repair: o.Repair && !o.DryRun})
 	if err != nil {
 		return Report{}, err
 	}
-	r := &run{stock: stock, ledger: ledger, o: o, deadline: time.Now().Add(o.Wait)}
+	r := &run{id: id, stock: stock, ledger: ledger, o: o, deadline: time.Now().Add(o.Wait), mayRepair: o.MaxRepair}
 	report, err := r.run(ctx)
 	if ferr := finish(report, err); err == nil {
 		err = ferr
@@ -57,10 +63,13 @@ func Run(ctx context.Context, stock Stock, ledger Ledger, o Options) (Report, er
 }
 
 type run struct {
+	id       int64
 	stock    Stock
 	ledger   Ledger
 	o        Options
 	deadline time.Time
+
+	mayRepair int // differences that may still be repaired
 }
 
 func (r *run) run(ctx context.Context) (Report, error) {
@@ -75,6 +84,11 @@ func (r *run) run(ctx context.Context) (Report, error) {
 	}
 	if r.o.Deep {
 		if err := r.proveAll(ctx, lots, rows); err != nil {
+			return report, err
+		}
+	}
+	if r.o.Repair {
+		if err := r.repairAll(ctx, lots, rows); err != nil {
 			return report, err
 		}
 	}

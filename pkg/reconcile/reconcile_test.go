@@ -264,7 +264,7 @@ func TestOneRunAtATimeAndEachIsRecorded(t *testing.T) {
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})
 	l := wire.ReconcileLedger(s.ledger)
-	finish, err := l.StartRun(t.Context(), reconcile.Start{Actor: "first"})
+	_, finish, err := l.StartRun(t.Context(), reconcile.Start{Actor: "first"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,9 @@ type Report struct {
 	Stopped      int           `json:"stopped" table:"STOPPED"`
 	Missing      int           `json:"missing" table:"MISSING"`
 	Findings     int           `json:"findings" table:"FINDINGS"`
+	Repaired     int           `json:"repaired" table:"REPAIRED,ifset"` // differences put right
+	Planned      int           `json:"planned" table:"PLANNED,ifset"`   // differences that a dry run would have put right
+	Left         int           `json:"left" table:"LEFT,ifset"`         // differences left because as many as allowed were repaired
 	Deep         bool          `json:"deep" table:"DEEP"`
 	Records      int64         `json:"records_proven" table:"RECORDS PROVEN"`
 	WorkersAlive int           `json:"workers_alive" table:"WORKERS ALIVE"`
@@ -41,7 +44,11 @@ type Row struct {
 	Records    int64         `json:"records_proven" table:"RECORDS,wide"`
 	Message    string        `json:"message" table:"MESSAGE,ifset"` // the first evidence, for people
 	Evidence   []Evidence    `json:"evidence"`
+	Repairs    []Repaired    `json:"repairs"`
 	Next       string        `json:"next" table:"NEXT,ifset"` // the command to run next
+
+	seen                    drop.LotState // as it was compared record by record
+	repaired, planned, left int
 }
 
 // Side is what one store says of a lot at its own watermark.
@@ -58,6 +65,8 @@ type Evidence struct {
 	Ledger  string `json:"ledger"`
 	Seq     int64  `json:"seq"` // where both sides were compared; 0: at no one place
 	Note    string `json:"note"`
+
+	fix *drop.Fix // what puts it right; nil where only a rebuild does
 }
 
 // String is one line for people.
@@ -124,6 +133,10 @@ func (r *Report) add(row Row) {
 	if row.Evidence == nil {
 		row.Evidence = []Evidence{}
 	}
+	if row.Repairs == nil {
+		row.Repairs = []Repaired{}
+	}
+	r.Repaired, r.Planned, r.Left = r.Repaired+row.repaired, r.Planned+row.planned, r.Left+row.left
 	r.Lots++
 	r.Records += row.Records
 	r.Rows = append(r.Rows, row)
@@ -144,8 +157,15 @@ func (r Report) Err() error {
 	if len(lots) > 5 {
 		names += fmt.Sprintf(" and %d more", len(lots)-5)
 	}
-	return fault.New(fault.Finding, "%d of %d lots need attention: %s", r.Findings, r.Lots, names).
-		WithHint("%s", r.nextOf(lots[0]))
+	text := fmt.Sprintf("%d of %d lots need attention: %s", r.Findings, r.Lots, names)
+	switch {
+	case r.Left > 0:
+		return fault.New(fault.Finding, "%d differences are repaired, which is all that --max-repair allows, %d are left; %s", r.Repaired, r.Left, text).
+			WithHint("look why there are so many, then run it again, or with a higher --max-repair")
+	case r.Repaired > 0:
+		return fault.New(fault.Partial, "%d differences are repaired, but %s", r.Repaired, text).WithHint("%s", r.nextOf(lots[0]))
+	}
+	return fault.New(fault.Finding, "%s", text).WithHint("%s", r.nextOf(lots[0]))
 }
 
 func (r Report) nextOf(lot drop.LotID) string {

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 )
@@ -23,6 +24,12 @@ type Stock interface {
 	Users(ctx context.Context, lot drop.LotID, fn func(page []drop.UserCount) error) error
 	// DueEntries calls fn with every due entry of a lot, in pages.
 	DueEntries(ctx context.Context, lot drop.LotID, fn func(page []drop.DueEntry) error) error
+	// NextLook returns, of one moment, when the sweep will look at a lot and when its first due entry is; zero for none.
+	NextLook(ctx context.Context, lot drop.LotID) (filed, first time.Time, err error)
+	// StrayBatches lists the batches of a lot, but for those filed in a due entry, to which no record refers.
+	StrayBatches(ctx context.Context, lot drop.LotID, filed map[string]bool) ([]string, error)
+	// Repair carries out fixes of a lot, each only if it still is as it was seen, and says of each how it went.
+	Repair(ctx context.Context, seen drop.LotState, fixes []drop.Fix) ([]drop.FixOutcome, error)
 }
 
 // Ledger is the PostgreSQL side. Each call is one consistent read; two calls are not.
@@ -42,7 +49,10 @@ type Ledger interface {
 	WorkersAlive(ctx context.Context) (int, error)
 	// StartRun records that a run begins, alone: fault.Busy while another one runs. finish records how it ended
 	// and lets the next run in; it works with a context of its own, so that an interrupted run is recorded too.
-	StartRun(ctx context.Context, start Start) (finish func(Report, error) error, err error)
+	StartRun(ctx context.Context, start Start) (run int64, finish func(Report, error) error, err error)
+	// Repair writes down what is going to be repaired, lets act do it, and writes down how it ended. What cannot be
+	// written down is not done.
+	Repair(ctx context.Context, r drop.Repair, act func(ctx context.Context) (did bool, detail string, err error)) error
 }
 
 // Sales are the finalised units of a lot.
@@ -58,4 +68,6 @@ type Start struct {
 	Lots  []drop.LotID `json:"lots"` // named by the operator; empty: all, or those of the group
 	Group string       `json:"group"`
 	Deep  bool         `json:"deep"`
+
+	Repair bool `json:"repair"`
 }

@@ -58,12 +58,12 @@ func (l reconcileLedger) WorkersAlive(ctx context.Context) (int, error) {
 	return alive, err
 }
 
-func (l reconcileLedger) StartRun(ctx context.Context, start reconcile.Start) (func(reconcile.Report, error) error, error) {
+func (l reconcileLedger) StartRun(ctx context.Context, start reconcile.Start) (int64, func(reconcile.Report, error) error, error) {
 	run, err := l.Ledger.StartRun(ctx, start.Actor, start)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
-	return func(report reconcile.Report, err error) error {
+	return run.ID, func(report reconcile.Report, err error) error {
 		if err != nil {
 			return run.Abandon(ctx, fault.As(err).Error())
 		}
