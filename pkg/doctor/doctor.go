@@ -49,6 +49,8 @@ type Node struct {
 	NoConfig string            // why Config is empty
 	Doors    []drop.ShardState // of the shards that live here; empty on a replica
 	NoDoors  string            // why some are missing
+	Weak     string            // why this primary cannot give the durability that is asked for
+	Remedy   string            // what to change then
 
 	Scripts   int           // how many of this program's scripts it has ready
 	Ours      int           // how many there are

@@ -43,6 +43,7 @@ const (
 	loading     finding = "loading"
 	diskError   finding = "disk error"
 	rewriteFail finding = "rewrite failed"
+	tooWeak     finding = "too weak"
 	noAOF       finding = "no append-only file"
 	syncSecond  finding = "synced each second"
 	syncNever   finding = "never synced"
@@ -96,6 +97,7 @@ var levels = map[finding][2]Result{
 	full:        {Fail, Fail},
 	loading:     {Fail, Fail},
 	diskError:   {Fail, Fail},
+	tooWeak:     {Fail, Fail},
 	tooFew:      {Fail, Fail},
 	shut:        {Fail, Fail},
 	notSold:     {Fail, Fail},

@@ -10,6 +10,7 @@ var fatal = map[finding]fault.Code{
 	canEvict:  fault.UnsafeRedis,
 	isReplica: fault.UnsafeRedis,
 	diskError: fault.UnsafeRedis,
+	tooWeak:   fault.UnsafeRedis,
 	foreign:   fault.Foreign,
 	shut:      fault.LotFrozen,
 }
@@ -34,7 +35,7 @@ func Preflight(nodes []Node, id string, shards int) map[int]error {
 }
 
 func serverFault(n Node) error {
-	for _, judge := range []func(patient) verdict{role, eviction, persistence} {
+	for _, judge := range []func(patient) verdict{role, eviction, persistence, durability} {
 		if err := refusal(n, judge(patient{Node: n})); err != nil {
 			return err
 		}

@@ -91,7 +91,7 @@ var primaryRules = []struct {
 	check string
 	judge func(patient) verdict
 }{
-	{"min-replicas", minReplicas}, {"notifications", notifications}, {"scripts", loadedScripts}, {"doors", doors},
+	{"durability", durability}, {"min-replicas", minReplicas}, {"notifications", notifications}, {"scripts", loadedScripts}, {"doors", doors},
 }
 
 func (e *exam) redis(target string, r Redis, err error) {
@@ -251,6 +251,15 @@ func persistence(p patient) verdict {
 		return p.missing("rdb_last_bgsave_status")
 	}
 	return good("no error on disk")
+}
+
+// durability judges whether the server can give what is asked for: an answer that has outlived a power failure, or the
+// server itself.
+func durability(p patient) verdict {
+	if p.Weak != "" {
+		return bad(tooWeak, p.Remedy, "it cannot give the durability that is asked for: %s", p.Weak)
+	}
+	return good("it gives what is asked for")
 }
 
 // restart judges what a server has in it that a service manager starts again at once.

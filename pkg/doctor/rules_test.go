@@ -124,6 +124,8 @@ var redisCases = []redisCase{
 	{persistence, "rewrite", info("aof_last_bgrewrite_status", "err"), rewriteFail},
 	{persistence, "not told", info("rdb_last_bgsave_status", "-"), hidden},
 
+	{durability, "less than is asked for", func(p *patient) { p.Weak, p.Remedy = "it syncs later", "let it sync" }, tooWeak},
+
 	{restart, "empty", info("aof_enabled", "0"), startsEmpty},
 	{restart, "old", both(info("aof_enabled", "0"), config("save", "3600 1")), startsOld},
 	{restart, "forbidden", both(info("aof_enabled", "0"), forbidden), hidden},
@@ -351,12 +353,12 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[Redis]{facts: r}, side[Postgres]{facts: healthyBase()}}, Production, OK, "reachable", 30, 0},
-		{"Redis alone", Stores{Stock: side[Redis]{facts: r}}, Production, OK, "reachable", 17, 0},
-		{"eviction", Stores{Stock: side[Redis]{facts: evicting}}, Development, Fail, "eviction", 17, 6},
+		{"all is well", Stores{side[Redis]{facts: r}, side[Postgres]{facts: healthyBase()}}, Production, OK, "reachable", 31, 0},
+		{"Redis alone", Stores{Stock: side[Redis]{facts: r}}, Production, OK, "reachable", 18, 0},
+		{"eviction", Stores{Stock: side[Redis]{facts: evicting}}, Development, Fail, "eviction", 18, 6},
 		{"Redis is down", Stores{side[Redis]{err: down}, side[Postgres]{facts: healthyBase()}}, Development, Fail, "reachable", 14, 6},
 		{"both are down", Stores{side[Redis]{err: down}, side[Postgres]{err: down}}, Development, Fail, "reachable", 2, 6},
-		{"unknown is no failure", Stores{Stock: side[Redis]{facts: managed}}, Production, OK, "aof", 17, 0},
+		{"unknown is no failure", Stores{Stock: side[Redis]{facts: managed}}, Production, OK, "aof", 18, 0},
 		{"a warning is no failure", Stores{Ledger: side[Postgres]{facts: asyncBase}}, Production, Warn, "standby", 13, 0},
 	} {
 		o := options

@@ -2,6 +2,7 @@ package stock
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,19 +43,26 @@ func parseLevel(text string) (level, error) {
 // configuration.
 const recheck = time.Second
 
-// assure finds out how the lane's server gives the level that is asked for, and refuses if it does not.
+// assure finds out how the lane's server gives the level that is asked for, and refuses if it does not. Whether there
+// are enough replicas every wait tells anew.
 func (l *lane) assure(ctx context.Context) error {
 	s := l.shard.stock
-	switch {
-	case s.level.replicas > 0:
+	if s.level.replicas > 0 {
 		l.wait = s.waitReplicas()
-	case s.level.disk && l.wait == nil && time.Since(l.assured) > recheck:
-		wait, err := s.waitDisk(ctx, l.conn)
-		if err != nil {
-			return err
-		}
-		l.wait, l.assured = wait, time.Now()
 	}
+	if !s.level.disk || l.wait != nil || time.Since(l.assured) <= recheck {
+		return nil
+	}
+	pipe := l.conn.Pipeline()
+	q := s.level.ask(ctx, pipe)
+	if _, err := pipe.Exec(ctx); err != nil && !serverSaid(err) {
+		return err
+	}
+	wait, weak := s.judge(q)
+	if weak != "" {
+		return s.tooWeak(weak)
+	}
+	l.wait, l.assured = wait, time.Now()
 	return nil
 }
 
@@ -63,52 +71,82 @@ func (s *Stock) waitReplicas() []any {
 	return []any{"WAIT", s.level.replicas, s.opt.DurabilityWait.Milliseconds()}
 }
 
-// waitDisk is the command that waits for the disk; nil where none is needed, because the server syncs before it answers.
-// It fails where neither is to be had.
-func (s *Stock) waitDisk(ctx context.Context, c interface{ Pipeline() redis.Pipeliner }) ([]any, error) {
-	refuse := func(why string) error {
-		return fault.New(fault.Unavailable, "Redis at %s cannot give the durability disk: %s", s.target, why).
-			WithHint("let it have appendonly yes and appendfsync always, or be Redis 7.2 or newer; or choose another --durability")
+func (s *Stock) tooWeak(weak string) error {
+	return fault.New(fault.Unavailable, "Redis at %s cannot give the durability %s: %s", s.target, s.opt.Durability, weak).WithHint("%s", s.level.remedy())
+}
+
+// remedy is what to change on a server that cannot give the level.
+func (lv level) remedy() string {
+	if lv.disk {
+		return "let it have appendonly yes and appendfsync always, or be Redis 7.2 or newer; or choose another --durability"
 	}
-	pipe := c.Pipeline()
-	info := pipe.Info(ctx, "persistence")
-	config := redis.NewMapStringStringCmd(ctx, "CONFIG", "GET", "appendfsync", "no-appendfsync-on-rewrite")
-	_ = pipe.Process(ctx, config)
-	if _, err := pipe.Exec(ctx); err != nil && !serverSaid(err) {
-		return nil, err
-	}
-	aof := readInfo(info.Val())
+	return "bring the replicas back, or choose another --durability"
+}
+
+// question is what a server is asked, within a pipeline, to know whether it can give a level.
+type question struct {
+	info    *redis.StringCmd
+	config  *redis.MapStringStringCmd
+	waitaof *redis.Cmd
+}
+
+func (lv level) ask(ctx context.Context, pipe redis.Pipeliner) (q question) {
 	switch {
-	case info.Err() != nil:
-		return nil, refuse("it does not tell how its data is kept (INFO persistence)")
-	case aof["aof_enabled"] != "1":
-		return nil, refuse("its append-only file is off")
-	case aof["aof_rewrite_in_progress"] == "1" && aof["aof_base_size"] == "0":
-		return nil, refuse("its append-only file was just switched on and is not complete yet")
+	case lv.disk:
+		q.info = pipe.Info(ctx, "persistence")
+		q.config = redis.NewMapStringStringCmd(ctx, "CONFIG", "GET", "appendfsync", "no-appendfsync-on-rewrite")
+		_ = pipe.Process(ctx, q.config)
+		q.waitaof = pipe.Do(ctx, "COMMAND", "INFO", "WAITAOF")
+	case lv.replicas > 0:
+		q.info = pipe.Info(ctx, "replication")
 	}
-	fsync := config.Val()["appendfsync"]
-	if config.Err() != nil {
+	return q
+}
+
+// judge says why a server cannot give the level, "" if it can, and what has to be waited for; nil for nothing.
+func (s *Stock) judge(q question) (wait []any, weak string) {
+	switch {
+	case s.level == level{}:
+		return nil, ""
+	case q.info.Err() != nil:
+		return nil, "it does not tell how it is (INFO)"
+	case s.level.disk:
+		return s.judgeDisk(readInfo(q.info.Val()), q)
+	}
+	online := 0
+	for name, value := range readInfo(q.info.Val()) {
+		if strings.HasPrefix(name, "slave") && strings.Contains(value, "state=online") {
+			online++
+		}
+	}
+	if online < s.level.replicas {
+		return nil, fmt.Sprintf("%d replicas follow it", online)
+	}
+	return s.waitReplicas(), ""
+}
+
+func (s *Stock) judgeDisk(info map[string]string, q question) (wait []any, weak string) {
+	fsync := q.config.Val()["appendfsync"]
+	if q.config.Err() != nil {
 		fsync = s.opt.AttestedFsync
 	}
-	// With no-appendfsync-on-rewrite nothing is synced while the file is rewritten.
-	if fsync == "always" && config.Val()["no-appendfsync-on-rewrite"] != "yes" {
-		return nil, nil
-	}
-	pipe = c.Pipeline()
-	probe := pipe.Do(ctx, "WAITAOF", 1, 0, 1)
-	if _, err := pipe.Exec(ctx); err != nil && !serverSaid(err) {
-		return nil, err
-	}
-	if probe.Err() == nil {
-		return []any{"WAITAOF", 1, 0, s.opt.DurabilityWait.Milliseconds()}, nil
-	}
+	pauses := q.config.Val()["no-appendfsync-on-rewrite"] == "yes" // nothing is synced while the file is rewritten
+	commands, _ := q.waitaof.Slice()
 	switch {
-	case fsync == "always":
-		return nil, refuse("it does not sync while it rewrites its append-only file (no-appendfsync-on-rewrite), and has no WAITAOF")
+	case info["aof_enabled"] != "1":
+		return nil, "its append-only file is off"
+	case info["aof_rewrite_in_progress"] == "1" && info["aof_base_size"] == "0":
+		return nil, "its append-only file was just switched on and is not complete yet"
+	case fsync == "always" && !pauses:
+		return nil, "" // it syncs before it answers anybody
+	case len(commands) == 1 && commands[0] != nil:
+		return []any{"WAITAOF", 1, 0, s.opt.DurabilityWait.Milliseconds()}, ""
 	case fsync == "":
-		return nil, refuse("it does not tell when it syncs its append-only file (CONFIG is forbidden, and nobody attests redis-appendfsync), and has no WAITAOF")
+		return nil, "it does not tell when it syncs its append-only file (CONFIG is forbidden, and redis-appendfsync is not attested), and has no WAITAOF"
+	case pauses:
+		return nil, "it does not sync while it rewrites its append-only file (no-appendfsync-on-rewrite), and has no WAITAOF"
 	}
-	return nil, refuse("it syncs its append-only file later (appendfsync " + fsync + "), and has no WAITAOF")
+	return nil, "it syncs its append-only file later (appendfsync " + fsync + "), and has no WAITAOF"
 }
 
 // proof is the end of a pipeline on a lane whose level has to be waited for: a fence, then the one wait for everything
@@ -161,27 +199,14 @@ func reached(wait *redis.Cmd) (int64, error) {
 // CheckDurability reports whether each primary could give the level at the moment: Unavailable, with what to change, if
 // one could not.
 func (s *Stock) CheckDurability(ctx context.Context) error {
-	if s.level == (level{}) {
-		return nil
-	}
 	err := s.server.eachNode(ctx, func(n *redis.Client) error {
-		if s.level.disk {
-			_, err := s.waitDisk(ctx, n)
+		pipe := n.Pipeline()
+		q := s.level.ask(ctx, pipe)
+		if _, err := pipe.Exec(ctx); err != nil && !serverSaid(err) {
 			return err
 		}
-		text, err := n.Info(ctx, "replication").Result()
-		if err != nil {
-			return err
-		}
-		online := 0
-		for name, value := range readInfo(text) {
-			if strings.HasPrefix(name, "slave") && strings.Contains(value, "state=online") {
-				online++
-			}
-		}
-		if online < s.level.replicas {
-			return fault.New(fault.Unavailable, "Redis at %s cannot give the durability replicas=%d: it has %d replicas that follow it", s.target, s.level.replicas, online).
-				WithHint("bring the replicas back, or choose another --durability")
+		if _, weak := s.judge(q); weak != "" {
+			return s.tooWeak(weak)
 		}
 		return nil
 	})

@@ -240,7 +240,7 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 
 	do(t, r, "ACL", "SETUSER", "shop", "on", ">secret", "~drop:*", "+@all", "-config")
 	managed := "redis://shop:secret@" + r.Addr()
-	if err := ask(openStock(t, managed, durable("disk"))); !waitaof && (!fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "attests")) {
+	if err := ask(openStock(t, managed, durable("disk"))); !waitaof && (!fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "attested")) {
 		t.Errorf("where CONFIG is forbidden: %v", err)
 	}
 	if err := ask(openStock(t, managed, durable("disk"), func(o *Options) { o.AttestedFsync = "always" })); err != nil {
@@ -253,7 +253,7 @@ func TestTheWaitForTheDisk(t *testing.T) {
 	t.Parallel()
 	r := testkit.Redis(t)
 	lot := newLot(t, openStock(t, r.URL()), drop.Definition{Lot: "truffle", Stock: 100})
-	const ask, wait, synced = "WAITAOF 1 0 1", "WAITAOF 1 0 10000", "*2\r\n:1\r\n:0\r\n"
+	const wait, synced = "WAITAOF 1 0 10000", "*2\r\n:1\r\n:0\r\n"
 	for i, c := range []struct {
 		answer string
 		want   fault.Code
@@ -266,7 +266,7 @@ func TestTheWaitForTheDisk(t *testing.T) {
 	} {
 		first, second := fmt.Sprintf("%d-ann", i), fmt.Sprintf("%d-bob", i)
 		p := play(t, r)
-		p.say(ask, synced) // there is such a command
+		p.say("COMMAND INFO WAITAOF", "*1\r\n*1\r\n$7\r\nwaitaof\r\n") // there is such a command
 		p.say(wait, synced)
 		s := openStock(t, p.url(r), durable("disk"))
 		out := reserve(t, s, lot, first, "k", 1)

@@ -33,6 +33,8 @@ type NodeHealth struct {
 	NoConfig string            // why Config is empty
 	Doors    []drop.ShardState // of the shards that live here; empty on a replica
 	NoDoors  string            // why some are missing
+	Weak     string            // why this primary cannot give the durability that is asked for
+	Remedy   string            // what to change then
 
 	Scripts   int           // how many of this program's scripts it has ready
 	Ours      int           // how many there are
@@ -143,6 +145,7 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 	for i, shard := range shards {
 		doors[i] = pipe.HMGet(ctx, s.shards[shard].keys.meta, "owner", "run", "frozen")
 	}
+	level := s.level.ask(ctx, pipe)
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	if err := info.Err(); err != nil && (!serverSaid(err) || hasAnyPrefix(err.Error(), "NOAUTH", "WRONGPASS")) {
 		n.Err = err
@@ -150,6 +153,9 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 	}
 	n.Info, n.NoInfo = readInfo(info.Val()), whyNot(info.Err())
 	n.Config, n.NoConfig = config.Val(), whyNot(config.Err())
+	if _, n.Weak = s.judge(level); n.Weak != "" {
+		n.Remedy = s.level.remedy()
+	}
 	for i, shard := range shards {
 		if err := doors[i].Err(); err != nil {
 			n.NoDoors = whyNot(err)
