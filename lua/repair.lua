@@ -20,11 +20,11 @@
 local shut = door()
 if shut then return shut end
 local epoch, seq, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-if not (epoch and seq and latest) then return { 'invalid', '6' } end
+if not (epoch and seq and latest and latest >= 0) then return { 'invalid', '6' } end
 if ARGV[5] ~= ARGV[1] then return { 'conflict', ARGV[1] } end
 local L, code, detail = read_lot(ARGV[4], FIRST_LOT)
 if not L then return { code, detail or '' } end
-if L.rule.epoch ~= epoch or L.seq < seq then return { 'conflict', fmt('%d %d', L.rule.epoch, L.seq) } end
+if not (L.rule.epoch == epoch and L.seq >= seq) then return { 'conflict', fmt('%d %d', L.rule.epoch, L.seq) } end
 prove()
 
 -- live_record: user, quantity, last seq and, of a hold, deadline of a held or confirmed record; nil for any other.
@@ -92,9 +92,15 @@ local function fix_batch(name)
   return 'done'
 end
 
+-- first_stored: the time of the lot's first due entry; 0 without one. A damaged one may come before every time.
+local function first_stored()
+  local first = call('ZRANGEBYLEX', KEYS[4], '[' .. L.id .. '\t0', '(' .. L.id .. '\t:', 'LIMIT', 0, 1)
+  return tonumber(match(first[1] or '', '^[^\t]*\t(%d+)\t') or 0)
+end
+
 -- fix_next: the other fixes bring it right too.
 local function fix_next()
-  local first, filed = first_due(L.id), call('ZSCORE', KEYS[3], L.id)
+  local first, filed = first_stored(), call('ZSCORE', KEYS[3], L.id)
   if first == 0 or filed and tonumber(filed) <= first then return 'same' end
   return 'done'
 end
@@ -120,9 +126,7 @@ while ARGV[i] do
 end
 if any then
   for from = 1, #strays, 1000 do call('ZREM', KEYS[4], unpack(strays, from, math.min(#strays, from + 999))) end
-  -- A damaged entry may come before every time, and says nothing of when to look.
-  local first = call('ZRANGEBYLEX', KEYS[4], '[' .. L.id .. '\t0', '(' .. L.id .. '\t:', 'LIMIT', 0, 1)
-  look_first(L, tonumber(match(first[1] or '', '^[^\t]*\t(%d+)\t') or 0), 2)
+  look_first(L, first_stored(), 2)
   save({ L })
 end
 reply[3] = now_s

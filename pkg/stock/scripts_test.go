@@ -219,6 +219,8 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 		{"change", "change", one, []string{string(sceneLot), "op", "why", "100", "0", "status", "paused", "limit", "3"}, nil},
 		{"adjust up", "change", one, []string{string(sceneLot), "op", "why", "100", "0", "by", "2", "6"}, []int{3, 6, 7}},
 		{"adjust down with take-back", "change", one, []string{string(sceneLot), "op", "why", "100", "0", "to", "4", "6"}, []int{3, 6, 7}},
+		{"repair", "repair", one, []string{string(sceneLot), sc.door[0], "1", "1", "1000", "due", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"),
+			"user", "bob", "9\t9\t", "1", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"), "stray", string(sceneLot) + "\t!", "batch", "none", "next"}, []int{2, 3, 4, 7, 11, 13}},
 		{"trim", "trim", nil, []string{"0-1"}, nil},
 		{"snapshot", "snapshot", both, []string{"100"}, nil},
 	}
