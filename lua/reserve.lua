@@ -2,7 +2,7 @@
 -- reserve: many holds, for any number of lots of one shard, in one call.
 --
 -- KEYS  gated, see common.lua
--- ARGV  4 outbox ceiling in bytes, 5 how many due attempts may be looked at for each lot, 6 the requests, packed with
+-- ARGV  4 outbox ceiling in bytes, 5 how many due attempts may be looked at in all, 6 the requests, packed with
 --       MessagePack because thousands of small arguments cost more. For each lot its id, the number n of its requests,
 --       the quantity and hold (ms, 0: the lot's own) that all of them ask for, or -1 and -1 where they differ, and a
 --       batch, or '' for none; then columns of n values: attempt, "@user", record, "qty 0 attempt" (the counters of a
@@ -261,7 +261,7 @@ for _, L in ipairs(lots) do
   L.shut_by = closed(L.rule)
   if L.wanted and not L.shut_by then
     local _
-    _, L.more = take_back(L, L.wanted, budget)
+    _, L.more, budget = take_back(L, L.wanted, budget)
     L.known = read_known(L.k, L.n, L.at)
   end
 end

@@ -2,7 +2,7 @@
 -- settle: confirms, releases, extends and refunds reservations of lots of one shard.
 --
 -- KEYS  gated, see common.lua
--- ARGV  4 how many due attempts may be looked at for each lot, 5 number of lots; for each lot its id, the number n of
+-- ARGV  4 how many due attempts may be looked at in all, 5 number of lots; for each lot its id, the number n of
 --       its requests, then for each request seven values:
 --       attempt, n (the seq that held it), action (c|r|e|f), number (confirm: units, 0 all; release: units that stay held;
 --       extend: ms; refund: units in all, -1 all), payment reference (refund: "1" restock, "0" not), late ('' the lot's),
@@ -329,7 +329,7 @@ for _, L in ipairs(lots) do
   local units = needs(L, L.qs, records)
   if units > L.available then
     local _
-    _, L.more = take_back(L, units, budget)
+    _, L.more, budget = take_back(L, units, budget)
     records = read_records(L, L.qs)
   end
   for i, q in ipairs(L.qs) do

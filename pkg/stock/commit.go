@@ -280,7 +280,7 @@ func (b *batch) send(ctx context.Context, l *lane, notReady error) {
 	}
 }
 
-// takeBack is how many due attempts a reserve or settle call looks at for one lot before it answers `again`.
+// takeBack is how many due attempts a reserve or settle call looks at in all before it answers `again`.
 const takeBack = 1024
 
 // invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
