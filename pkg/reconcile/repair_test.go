@@ -179,7 +179,7 @@ func TestNoMoreIsRepairedThanAllowed(t *testing.T) {
 		}
 	}
 	report := s.repair(t, reconcile.Options{MaxRepair: 4})
-	if report.Repaired != 4 || report.Left != 2 || report.Findings != 1 || fault.ExitOf(report.Err()) != fault.ExitFinding || !strings.Contains(report.Err().Error(), "2 are left") {
+	if report.Repaired != 4 || report.Left != 2 || report.Findings != 1 || fault.ExitOf(report.Err()) != fault.ExitFinding || !strings.Contains(report.Err().Error(), " 2 left") {
 		t.Errorf("%d repaired, %d left: %v", report.Repaired, report.Left, report.Err())
 	}
 	if report := s.repair(t, reconcile.Options{MaxRepair: 4}); report.Repaired != 2 || report.Left != 0 || report.Err() != nil {

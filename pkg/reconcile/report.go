@@ -160,12 +160,19 @@ func (r Report) Err() error {
 	text := fmt.Sprintf("%d of %d lots need attention: %s", r.Findings, r.Lots, names)
 	switch {
 	case r.Left > 0:
-		return fault.New(fault.Finding, "%d differences are repaired, which is all that --max-repair allows, %d are left; %s", r.Repaired, r.Left, text).
+		return fault.New(fault.Finding, "%s repaired, which is all that --max-repair allows, %d left; %s", differences(r.Repaired), r.Left, text).
 			WithHint("look why there are so many, then run it again, or with a higher --max-repair")
 	case r.Repaired > 0:
-		return fault.New(fault.Partial, "%d differences are repaired, but %s", r.Repaired, text).WithHint("%s", r.nextOf(lots[0]))
+		return fault.New(fault.Partial, "%s repaired, but %s", differences(r.Repaired), text).WithHint("%s", r.nextOf(lots[0]))
 	}
 	return fault.New(fault.Finding, "%s", text).WithHint("%s", r.nextOf(lots[0]))
+}
+
+func differences(n int) string {
+	if n == 1 {
+		return "1 difference"
+	}
+	return fmt.Sprintf("%d differences", n)
 }
 
 func (r Report) nextOf(lot drop.LotID) string {
