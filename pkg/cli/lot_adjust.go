@@ -53,7 +53,7 @@ PostgreSQL is down.`,
 	expect = numberFlag(cmd, "expect", 0, "capacity that the lot has now")
 	reasonFlag(cmd, &q.Reason)
 	dryRunFlag(cmd, &q.DryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Durable)
 	completeNothing(cmd, "by", "to", "expect")
 	return cmd
 }

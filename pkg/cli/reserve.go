@@ -55,7 +55,7 @@ nothing is held.`,
 	cmd.Flags().DurationVar(&q.Hold, "hold", 0, "how long (default: as the lot says)")
 	cmd.Flags().StringVar(&q.Key, "key", "", "name of this attempt (default: a random one)")
 	dryRunFlag(cmd, &dryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Stock)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Stock, config.Durable)
 	completeNothing(cmd, "user", "qty", "hold", "key")
 	return cmd
 }

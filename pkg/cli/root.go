@@ -43,7 +43,7 @@ func newRoot(a *app) *cobra.Command {
 	}
 	// Each command is one line here and one file of this package.
 	add(groupDrop, newSeed(a), newLot(a), newReserve(a), newConfirm(a), newRelease(a), newExtend(a), newRefund(a), newReservation(a))
-	add(groupRun, newWorker(a), newReconcile(a))
+	add(groupRun, newWorker(a), newReconcile(a), newRestore(a))
 	add(groupInspect, newStatus(a), newDoctor(a), newExplain(a))
 	add(groupMeasure, newDemo(a), newBench(a), newLab(a))
 	add(groupSetUp, newMigrate(a), newConfig(a), newCompletion(a), newVersion(a))
@@ -79,8 +79,8 @@ func (a *app) globalFlags(root *cobra.Command) {
 func (a *app) settings(cmd *cobra.Command, flags *pflag.FlagSet, groups ...config.Group) {
 	config.AddFlags(flags, groups...)
 	for _, s := range config.Settings() {
-		if s.Choices != nil && flags.Lookup(s.Name) != nil {
-			_ = cmd.RegisterFlagCompletionFunc(s.Name, completeWords(s.Choices...))
+		if words := s.Words(); words != nil && flags.Lookup(s.Name) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(s.Name, completeWords(words...))
 		}
 	}
 }

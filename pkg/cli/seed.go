@@ -45,7 +45,7 @@ Running it again is safe: it finishes what a crash left half done and changes no
 that was changed since a seed last named it is kept, and a seed that names another one refused,
 unless --overwrite-adjustments is given: by lot adjust, or by a refund with --no-restock, after
 which the file has to name as many units less. Stock that Redis has lost is never made anew: that
-takes dropctl restore, which comes in a later version.`,
+takes dropctl restore.`,
 		Example: `  dropctl seed truffle-99 --stock 40 --limit 2 --hold 10m
   dropctl seed -f lots.csv --dry-run
   dropctl seed -f export.csv --map lot=SKU,stock=Available
@@ -60,7 +60,7 @@ takes dropctl restore, which comes in a later version.`,
 			return a.seed(cmd.Context(), rows, f.o)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Durable)
 	fileFlag(cmd, &f.file, "read lots from this file, or from stdin with -")
 	cmd.Flags().StringVar(&f.format, "format", "", "the file's format: csv, json, yaml (default: by its name)")
 	cmd.Flags().StringSliceVar(&f.pairs, "map", nil, "columns of a foreign file, as field=column")

@@ -28,7 +28,7 @@ func (a *app) settleCommand(cmd *cobra.Command, st *settling, states ...drop.Sta
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.reservationIDs(states...)))
 	reasonFlag(cmd, &st.reason)
 	dryRunFlag(cmd, &st.dryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Stock)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Stock, config.Durable)
 	return cmd
 }
 

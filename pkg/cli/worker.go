@@ -41,7 +41,7 @@ that dies. Logs go to stderr.`,
 			return a.runWorker(cmd.Context(), o)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Work)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work)
 	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked")

@@ -15,7 +15,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-var allGroups = []Group{Global, Redis, Database, API, Serving, Stock, Work, Lag, First}
+var allGroups = []Group{Global, Redis, Database, API, Serving, Stock, Durable, Work, Lag, First}
 
 // resolve is Resolve with flags typed as args, an environment and the text of a config file.
 func resolve(t *testing.T, args []string, env map[string]string, file string) (*Config, error) {
@@ -59,6 +59,8 @@ func samples(s Setting) [3]string {
 		return [3]string{"2", "3", "4"}
 	case boolean:
 		return [3]string{"true", "false", "true"}
+	case level:
+		return [3]string{"memory", "disk", "replicas=2"}
 	}
 	if c := s.Choices; c != nil {
 		return [3]string{c[len(c)-1], c[0], c[1]}
@@ -134,6 +136,8 @@ func TestRefusedValues(t *testing.T) {
 		{name: "newer file", file: "version: 2\nsomething: new", code: fault.InvalidConfig, words: []string{"version 2", "newer dropctl"}},
 		{name: "version word", file: "version: one", code: fault.InvalidConfig, words: []string{"one"}},
 		{name: "twice", file: "timeout: 1s\ntimeout: 2s", code: fault.InvalidConfig, words: []string{"timeout"}},
+		{name: "a level", args: []string{"--durability", "replicas=0"}, code: fault.Usage, words: []string{"durability", "replicas=N"}},
+		{name: "a level in the file", file: "durability: always", code: fault.InvalidConfig, words: []string{"durability", "disk"}},
 		{name: "a list", file: "timeout: [1s]", code: fault.InvalidConfig, words: []string{"timeout", "one value"}},
 		{name: "no value", file: "timeout:", code: fault.InvalidConfig, words: []string{"no value"}},
 		{name: "nested", file: "redis:\n  url: x", code: fault.InvalidConfig, words: []string{`"redis"`}},

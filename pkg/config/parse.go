@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,8 @@ func ParseBytes(text string) (Bytes, error) {
 	return Bytes(n) * factor, nil
 }
 
+var levels = regexp.MustCompile(`^(memory|disk|replicas=[1-9][0-9]?)$`)
+
 // parse checks the text of a setting and returns it in the type of its field in Config.
 func (s Setting) parse(raw any) (any, error) {
 	in, err := s.text(raw)
@@ -82,6 +85,11 @@ func (s Setting) parse(raw any) (any, error) {
 			return nil, fmt.Errorf("%q is neither true nor false", in)
 		}
 		return b, nil
+	case level:
+		if !levels.MatchString(in) {
+			return nil, fmt.Errorf("%q is none of memory, disk, replicas=N (N: 1 to 99)", in)
+		}
+		return in, nil
 	}
 	if s.Choices != nil && !slices.Contains(s.Choices, in) {
 		return nil, fmt.Errorf("%q is none of %s", in, strings.Join(s.Choices, ", "))

@@ -23,6 +23,8 @@ type Config struct {
 	Actor                string        `mapstructure:"actor"`
 	Shards               int           `mapstructure:"shards"`
 	KeyRetention         time.Duration `mapstructure:"key-retention"`
+	Durability           string        `mapstructure:"durability"`
+	DurabilityWait       time.Duration `mapstructure:"durability-wait"`
 	OutboxKeep           time.Duration `mapstructure:"outbox-keep"`
 	OutboxMaxBytes       Bytes         `mapstructure:"outbox-max-bytes"`
 	MaxEventsPerSecond   int           `mapstructure:"max-events-per-second"`
@@ -54,6 +56,7 @@ const (
 	API            // how to reach the HTTP API
 	Serving        // how to listen
 	Stock          // how Redis keeps a drop
+	Durable        // what a change has outlived when it is answered
 	Work           // how the worker works
 	Lag            // when being behind is a finding
 	First          // read once, when the schema is first created
@@ -68,6 +71,7 @@ const (
 	size
 	count
 	boolean
+	level
 )
 
 // Setting is one row of the table of settings.
@@ -81,6 +85,14 @@ type Setting struct {
 	kind    kind
 	min     int64 // smallest allowed: nanoseconds, bytes or a count
 	max     int64 // largest allowed; 0: no limit
+}
+
+// Words returns what a shell may offer as values; nil if it cannot know.
+func (s Setting) Words() []string {
+	if s.kind == level {
+		return []string{"memory", "disk", "replicas=1"}
+	}
+	return s.Choices
 }
 
 // Env returns the environment variable of the setting.
@@ -118,6 +130,8 @@ func Settings() []Setting {
 		{Name: "shards", Group: First, kind: count, Default: "16", min: 1, max: 16384, Usage: "shards in Redis, fixed at the first migration"},
 		{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
 		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
+		{Name: "durability", Group: Durable, kind: level, Default: "memory", Usage: "what a change outlives once it is answered: memory, disk or replicas=N"},
+		{Name: "durability-wait", Group: Durable, kind: duration, Default: "1500ms", min: int64(time.Millisecond), Usage: "how long a change may wait for disk or replicas"},
 		{Name: "outbox-keep", Group: Work, kind: duration, Default: "15m", Usage: "how long Redis keeps events that the ledger already has"},
 		{Name: "max-events-per-second", Group: Work, kind: count, Default: "2000", min: 1, Usage: "how fast events are applied to the ledger, over all workers"},
 		{Name: "max-lag", Group: Lag, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
@@ -156,6 +170,8 @@ func (s Setting) typeName() string {
 		return "int"
 	case boolean:
 		return "bool"
+	case level:
+		return "LEVEL"
 	}
 	if s.Choices != nil {
 		return "WORD"

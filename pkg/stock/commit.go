@@ -257,6 +257,12 @@ func (b *batch) admit(r *request) bool {
 // send runs the batch on the lane and answers every request in it; notReady is why the lane has no connection.
 func (b *batch) send(ctx context.Context, l *lane, notReady error) {
 	sh := l.shard
+	if notReady == nil && l.weak != nil { // buyers are told no, all others what they then have
+		for _, g := range []*group{&b.reserve, &b.settle} {
+			g.deliver(sh, answer{err: l.weak})
+			g.reset()
+		}
+	}
 	var calls []*invocation
 	if b.reserve.n > 0 {
 		calls = append(calls, b.reserve.invocation(sh, reserveKind))

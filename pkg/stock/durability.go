@@ -2,6 +2,7 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -43,8 +44,8 @@ func parseLevel(text string) (level, error) {
 // configuration.
 const recheck = time.Second
 
-// assure finds out how the lane's server gives the level that is asked for, and refuses if it does not. Whether there
-// are enough replicas every wait tells anew.
+// assure finds out how the lane's server gives the level that is asked for, or why it cannot. Whether there are enough
+// replicas every wait tells anew.
 func (l *lane) assure(ctx context.Context) error {
 	s := l.shard.stock
 	if s.level.replicas > 0 {
@@ -60,9 +61,10 @@ func (l *lane) assure(ctx context.Context) error {
 	}
 	wait, weak := s.judge(q)
 	if weak != "" {
-		return s.tooWeak(weak)
+		l.weak = s.tooWeak(weak)
+		return nil
 	}
-	l.wait, l.assured = wait, time.Now()
+	l.wait, l.weak, l.assured = wait, nil, time.Now()
 	return nil
 }
 
@@ -160,25 +162,26 @@ type proof struct {
 
 // prove prepares the proof for some invocations; nil if they need none.
 func (l *lane) prove(calls []*invocation) *proof {
-	if l.wait == nil || !slices.ContainsFunc(calls, (*invocation).writes) {
+	if l.wait == nil || !slices.ContainsFunc(calls, (*invocation).promises) {
 		return nil
 	}
 	return &proof{fence: &invocation{script: scripts[lua.Fence], keys: []string{l.shard.keys.meta}}}
 }
 
 // missing says what the batch lacks to be as durable as asked, given the answer to the fence; nil if nothing.
-// What was written stays written: it is the caller who must not rely on it.
 func (p *proof) missing(s *Stock, fence answer) error {
 	synced, err := reached(p.wait)
 	switch {
-	case fence.err != nil || fence.reply.status != "ok": // then the wait may have stood behind nothing
-		return fault.Wrap(fault.OutcomeUnknown, fence.err, "Redis at %s has it, but may lose it", s.target)
+	case fence.err != nil:
+		return fence.err
+	case fence.reply.status != "ok": // the wait may have stood behind nothing
+		return errors.New("its data is not that of this installation any more")
 	case err != nil:
-		return fault.Wrap(fault.OutcomeUnknown, err, "Redis at %s has it, but may lose it", s.target)
+		return err
 	case s.level.disk && synced < 1:
-		return fault.New(fault.OutcomeUnknown, "Redis at %s has it, but had not synced it to its disk within %v", s.target, s.opt.DurabilityWait)
+		return fmt.Errorf("it was not synced to the disk within %v", s.opt.DurabilityWait)
 	case synced < int64(s.level.replicas):
-		return fault.New(fault.OutcomeUnknown, "Redis at %s has it, but only %d of %d replicas had it within %v", s.target, synced, s.level.replicas, s.opt.DurabilityWait)
+		return fmt.Errorf("only %d of %d replicas had it within %v", synced, s.level.replicas, s.opt.DurabilityWait)
 	}
 	return nil
 }

@@ -238,6 +238,20 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 		})
 	}
 
+	// Whoever has to stop a sale must be able to, and to look.
+	do(t, r, "CONFIG", "SET", "appendonly", "no")
+	hurried := openStock(t, r.URL(), durable("disk"))
+	_, _, err := hurried.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
+	wantCode(t, err, fault.OutcomeUnknown)
+	if state, err := hurried.Lot(t.Context(), lot); err != nil || state.Status != drop.Paused {
+		t.Errorf("%+v, %v", state, err)
+	}
+	do(t, r, "CONFIG", "SET", "appendonly", "yes")
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		_, _, err := hurried.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Open)})
+		return err == nil, fmt.Sprintf("with everything back: %v", err)
+	})
+
 	do(t, r, "ACL", "SETUSER", "shop", "on", ">secret", "~drop:*", "+@all", "-config")
 	managed := "redis://shop:secret@" + r.Addr()
 	if err := ask(openStock(t, managed, durable("disk"))); !waitaof && (!fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "attested")) {

@@ -26,6 +26,7 @@ type lane struct {
 	losses int64 // lost connections of the engine when this one was last known to work
 
 	wait    []any     // the command that waits for the level of durability; nil if nothing has to be waited for
+	weak    error     // why the server cannot give the level; nil if it can
 	assured time.Time // when the server was seen to sync before it answers
 }
 
@@ -48,7 +49,7 @@ func (l *lane) ready(ctx context.Context) error {
 	if err == nil {
 		err = l.assure(ctx)
 	}
-	if _, refused := errors.AsType[*fault.Error](err); err != nil && !refused {
+	if err != nil {
 		l.shard.stock.losses.Add(1)
 		l.close()
 	}
@@ -85,7 +86,7 @@ func (l *lane) open(ctx context.Context) error {
 			l.door[1] = owner.Val()
 		}
 		l.used = time.Now()
-		l.wait, l.assured = nil, time.Time{}
+		l.wait, l.weak, l.assured = nil, nil, time.Time{}
 		return nil
 	}
 	return err
@@ -124,6 +125,9 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 	if notReady != nil {
 		return slices.Repeat([]answer{{err: wireFault(target, notReady, false)}}, len(calls))
 	}
+	if len(calls) == 0 {
+		return nil
+	}
 	proof := l.prove(calls)
 	sent := calls
 	if proof != nil {
@@ -160,13 +164,13 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 		answers[i] = answer{reply: r, err: wireFault(target, err, true)}
 	}
+	unsafe := l.weak
 	if proof != nil {
-		if err := proof.missing(l.shard.stock, answers[len(calls)]); err != nil {
-			for i, c := range calls {
-				if c.writes() && !answers[i].reply.shut() {
-					answers[i].unsafe = err
-				}
-			}
+		unsafe = proof.missing(l.shard.stock, answers[len(calls)])
+	}
+	for i, c := range calls {
+		if unsafe != nil && c.promises() && !answers[i].reply.shut() {
+			answers[i].unsafe = fault.Wrap(fault.OutcomeUnknown, unsafe, "Redis at %s has it, but may lose it", target)
 		}
 	}
 	if broken {

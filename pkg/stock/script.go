@@ -37,8 +37,10 @@ type invocation struct {
 	args   []string // behind the door's three
 }
 
-// writes reports whether the call may change something.
-func (c *invocation) writes() bool { return !c.script.looks }
+// promises reports whether anybody relies on what the call has answered. Trimming and leaving are simply done again.
+func (c *invocation) promises() bool {
+	return !c.script.looks && c.script.name != lua.Trim && c.script.name != lua.Leave
+}
 
 // command builds EVALSHA, or EVAL with the source where the server does not have the script.
 func (c *invocation) command(ctx context.Context, withSource bool, door [3]string) *redis.Cmd {
