@@ -26,11 +26,12 @@ const (
 	Stage    = "stage"
 	Remove   = "remove"
 	Repair   = "repair"
+	Renew    = "renew"
 )
 
 // Names lists every script.
 func Names() []string {
-	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence, Stage, Remove, Repair}
+	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence, Stage, Remove, Repair, Renew}
 }
 
 // Source returns a script as Redis gets it: its shebang line, the shared part, its own part.

@@ -7,10 +7,12 @@ type ShardState struct {
 	Shard        int
 	Exists       bool // Redis has the shard's meta key
 	Installation string
-	Shards       int    // P, as the shard was created with
-	Run          string // run id of the server that answered
-	OpenRun      string // run id the shard is open on
-	Frozen       string // freeze reason; "" if not frozen
+	Shards       int       // P, as the shard was created with
+	Run          string    // run id of the server that answered
+	OpenRun      string    // run id the shard is open on
+	Frozen       string    // freeze reason; "" if not frozen
+	Now          time.Time // Redis time of the look
+	Replication  string    // id of the server's replication history; a replica that attaches or takes over changes it
 }
 
 // Closed reports whether the door is shut because the server is another one than it was opened on.

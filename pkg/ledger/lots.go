@@ -136,7 +136,8 @@ func (l *Ledger) AgreeStocks(ctx context.Context, stocks map[drop.LotID]int64) e
 
 // IssueRequest says for whom an epoch is issued.
 type IssueRequest struct {
-	OnlyUnseen bool // of a seed: it begins a lot's first life, and never another one
+	OnlyUnseen bool            // of a seed: it begins a lot's first life, and never another one
+	Expect     *drop.LedgerLot // only if the lot still is as it was seen: at this watermark and open epoch, neither stopped nor put away
 	Actor      string
 	Reason     string
 }
@@ -175,6 +176,9 @@ func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest)
 		if r.OnlyUnseen && known.OpenEpoch > 0 {
 			issued = Issued{Epoch: known.OpenEpoch, Closing: known.Watermark, Lot: known}
 			return nil
+		}
+		if seen := r.Expect; seen != nil && (known.Watermark != seen.Watermark || known.OpenEpoch != seen.OpenEpoch || known.Stopped != "" || known.Archive != drop.NotArchived) {
+			return fault.New(fault.Conflict, "the lot %s is no longer as it was seen", lot)
 		}
 		issued, err = l.issue(ctx, tx, known, r)
 		return err

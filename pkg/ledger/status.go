@@ -58,6 +58,14 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 	return s, err
 }
 
+// StoppedLots returns the lots of which nothing more is folded, in the order in which they were stopped.
+func (l *Ledger) StoppedLots(ctx context.Context) ([]drop.StoppedLot, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	stopped, err := readStopped(ctx, l.pool)
+	return stopped, l.fail(err, "looking for stopped lots")
+}
+
 func readStopped(ctx context.Context, q querier) ([]drop.StoppedLot, error) {
 	rows, err := q.Query(ctx, `SELECT lot, stopped, stopped_reason FROM lots WHERE stopped <> '' ORDER BY stopped_at, lot`)
 	if err != nil {

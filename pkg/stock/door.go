@@ -21,11 +21,31 @@ func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) 
 	if err != nil {
 		return drop.ShardState{}, err
 	}
-	st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3)}
+	st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3), Now: unixMilli(r.now)}
 	id, p, _ := strings.Cut(r.text(0), "/")
 	st.Installation = id
 	st.Shards, _ = strconv.Atoi(p)
-	return st, nil
+	node, _, err := s.nodeOf(ctx, n)
+	if err != nil {
+		return drop.ShardState{}, err
+	}
+	info, err := node.Info(ctx, "replication").Result()
+	st.Replication = readInfo(info)["master_replid"]
+	return st, wireFault(s.target, err, false)
+}
+
+// Renew begins a new epoch, issued by the ledger, of a lot that equals it. It answers Conflict if the lot, or its server, is
+// no longer as it was seen.
+func (s *Stock) Renew(ctx context.Context, seen drop.LotState, epoch int64, actor, reason string) error {
+	sh := s.shardOf(seen.Lot)
+	r, err := s.script(ctx, sh, "renew", sh.keys.gated(seen.Lot), []string{string(seen.Lot), seen.Run, PlanOf(seen).text(), itoa(epoch), actor, reason})
+	if err != nil {
+		return err
+	}
+	if fault.Code(r.status) == fault.Conflict {
+		return fault.New(fault.Conflict, "lot %s in Redis is no longer as it was seen", seen.Lot)
+	}
+	return r.fault("lot " + string(seen.Lot))
 }
 
 // SetUp tells whose data Redis has and in how many shards, "" and 0 if it has none. It runs no script, and needs one
