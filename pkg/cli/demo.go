@@ -124,7 +124,7 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, o 
 func (a *app) startWorker(ctx context.Context, l *ledger.Ledger, s *stock.Stock) (stop func() error) {
 	in := l.Installation()
 	w := worker.New(s, wire.WorkerLedger(l), worker.Options{Installation: in.ID, Shards: in.Shards,
-		Rate: float64(a.cfg.MaxEventsPerSecond), Keep: a.cfg.OutboxKeep, Log: a.logger(false)})
+		Rate: float64(a.cfg.MaxEventsPerSecond), Keep: a.cfg.OutboxKeep, Rebuild: wire.RebuildLot(s, l), Log: a.logger(false)})
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {

@@ -60,6 +60,7 @@ func (a *app) runWorker(ctx context.Context, o worker.Options) error {
 	defer func() { _ = s.Close() }()
 	in := l.Installation()
 	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
+	o.Rebuild = wire.RebuildLot(s, l)
 	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
 	o.Log = a.logger(!a.cfg.Quiet)
 	a.note("target: worker on %s, %s", s.Target(), l.Target())

@@ -12,10 +12,13 @@ import (
 
 // sides are both stores in memory. Shards in dead do not answer.
 type sides struct {
-	doors  []drop.ShardState
-	redis  map[drop.LotID]drop.LotState
-	ledger []drop.LedgerLot
-	dead   map[int]bool
+	doors    []drop.ShardState
+	redis    map[drop.LotID]drop.LotState
+	ledger   []drop.LedgerLot
+	dead     map[int]bool
+	pending  int64
+	rebuilds []drop.LotID
+	refusal  error // of every rebuild
 }
 
 // lotOfShard names a lot that belongs to a shard.
@@ -51,7 +54,7 @@ func (s *sides) ShardState(_ context.Context, shard int) (drop.ShardState, error
 }
 
 func (s *sides) OutboxState(_ context.Context, shard int) (drop.OutboxState, error) {
-	return drop.OutboxState{Shard: shard}, s.answer(shard)
+	return drop.OutboxState{Shard: shard, Pending: s.pending}, s.answer(shard)
 }
 
 func (s *sides) LotsOf(_ context.Context, shards []int) (lots []drop.LotID, err error) {
@@ -74,7 +77,9 @@ func (s *sides) LotStates(_ context.Context, lots []drop.LotID) (map[drop.LotID]
 		if err := s.answer(id.Shard(len(s.doors))); err != nil {
 			return nil, err
 		}
-		states[id] = s.redis[id]
+		if r, present := s.redis[id]; present {
+			states[id] = r
+		}
 	}
 	return states, nil
 }
@@ -95,12 +100,84 @@ func (s *sides) Reopen(_ context.Context, seen drop.ShardState) error {
 	return s.move(seen, func(st *drop.ShardState) { st.OpenRun, st.Frozen = st.Run, "" })
 }
 
-func (s *sides) Lots(context.Context) ([]drop.LedgerLot, error) { return s.ledger, nil }
+func (s *sides) Lots(context.Context) ([]drop.LedgerLot, error) { return slices.Clone(s.ledger), nil }
 
-// after lets a guardian look n times and returns what it did about each shard in the end, "" where nothing.
+func (s *sides) StoppedLots(context.Context) (stopped []drop.StoppedLot, err error) {
+	for _, l := range s.ledger {
+		if l.Stopped != "" {
+			stopped = append(stopped, drop.StoppedLot{Lot: l.Lot, Code: l.Stopped})
+		}
+	}
+	return stopped, nil
+}
+
+func (s *sides) lot(id drop.LotID) *drop.LedgerLot {
+	i := slices.IndexFunc(s.ledger, func(l drop.LedgerLot) bool { return l.Lot == id })
+	return &s.ledger[i]
+}
+
+func (s *sides) NextEpoch(_ context.Context, seen drop.LedgerLot, _, _ string) (int64, error) {
+	l := s.lot(seen.Lot)
+	if l.Watermark != seen.Watermark || l.OpenEpoch != seen.OpenEpoch {
+		return 0, fault.New(fault.Conflict, "the lot went on")
+	}
+	l.OpenEpoch++
+	return l.OpenEpoch, nil
+}
+
+func (s *sides) Renew(_ context.Context, seen drop.LotState, epoch int64, _, _ string) error {
+	if s.redis[seen.Lot] != seen {
+		return fault.New(fault.Conflict, "the lot was changed")
+	}
+	s.load(seen.Lot, epoch)
+	return nil
+}
+
+// load is a lot's load as Redis and, at once, the ledger have it.
+func (s *sides) load(id drop.LotID, epoch int64) {
+	l := s.lot(id)
+	l.OpenEpoch, l.Watermark = epoch, drop.Watermark{Epoch: epoch, Seq: l.Seq + 1}
+	r := s.redis[id]
+	r.Definition, r.Totals, r.Watermark, r.LotFrozen = l.Definition, l.Totals(), l.Watermark, ""
+	r.Run = s.doors[id.Shard(len(s.doors))].Run
+	s.redis[id] = r
+}
+
+func (s *sides) rebuild(_ context.Context, id drop.LotID, _, _ string) error {
+	s.rebuilds = append(s.rebuilds, id)
+	if s.refusal != nil {
+		return s.refusal
+	}
+	if door := &s.doors[id.Shard(len(s.doors))]; !door.Exists {
+		*door = drop.ShardState{Shard: door.Shard, Exists: true, Installation: "here", Shards: len(s.doors), Run: door.Run, OpenRun: door.Run}
+	}
+	s.load(id, s.lot(id).OpenEpoch+1)
+	return nil
+}
+
+func (s *sides) moveLot(seen drop.LotState, reason string) error {
+	r, present := s.redis[seen.Lot]
+	if !present || r != seen {
+		return fault.New(fault.Conflict, "the lot was changed")
+	}
+	r.LotFrozen = reason
+	s.redis[seen.Lot] = r
+	return nil
+}
+
+func (s *sides) FreezeLot(_ context.Context, seen drop.LotState, reason fault.Code) error {
+	return s.moveLot(seen, string(reason))
+}
+
+func (s *sides) ThawLot(_ context.Context, seen drop.LotState, _ fault.Code) error {
+	return s.moveLot(seen, "")
+}
+
+// after lets a guardian look n times and returns what it did in the end: the last finding about each shard, "" where
+// there is none.
 func (s *sides) after(t *testing.T, g *Guardian, n int) (last []Action, err error) {
 	t.Helper()
-	g.Stock, g.Ledger, g.Installation, g.Shards = s, s, "here", len(s.doors)
+	g.Stock, g.Ledger, g.Rebuild, g.Installation, g.Shards = s, s, s.rebuild, "here", len(s.doors)
 	for range n {
 		var findings []Finding
 		findings, err = g.Pass(t.Context())
@@ -129,6 +206,35 @@ func TestAForeignShardIsFatalAlsoBesideADeadOne(t *testing.T) {
 	}
 }
 
+func TestAShardIsFrozenBeforeItIsJudged(t *testing.T) {
+	s := restarted()
+	s.pending = 1
+	last, err := s.after(t, &Guardian{}, 3)
+	if err != nil || !slices.Equal(last, []Action{Draining, Draining}) || s.doors[0].Frozen != string(fault.FreezeClosedDoor) {
+		t.Errorf("%q, %v, frozen for %q", last, err, s.doors[0].Frozen)
+	}
+	s.pending = 0
+	if last, err := s.after(t, &Guardian{}, 1); err != nil || !slices.Equal(last, []Action{Settling, Settling}) {
+		t.Errorf("%q, %v", last, err)
+	}
+}
+
+// What somebody still brings of the server before is of an epoch that is closed.
+func TestEveryLotOfAReopenedShardHasANewEpoch(t *testing.T) {
+	s := restarted()
+	if last, err := s.after(t, &Guardian{}, 2); err != nil || !slices.Equal(last, []Action{Reopened, Reopened}) {
+		t.Fatalf("%q, %v", last, err)
+	}
+	for _, l := range s.ledger {
+		if r := s.redis[l.Lot]; l.OpenEpoch != 3 || r.Epoch != 3 {
+			t.Errorf("%s: open epoch %d, in Redis %d", l.Lot, l.OpenEpoch, r.Epoch)
+		}
+	}
+	if len(s.rebuilds) > 0 {
+		t.Errorf("rebuilt though equal: %v", s.rebuilds)
+	}
+}
+
 // A server takes over between the look at the door and the look at the lots: nothing was compared then.
 func TestLotsOfAnotherServerProveNothing(t *testing.T) {
 	s := restarted()
@@ -137,31 +243,90 @@ func TestLotsOfAnotherServerProveNothing(t *testing.T) {
 	newer.Run, newer.Seq = "newest", newer.Seq-1
 	s.redis[lot] = newer
 	g := &Guardian{}
-	if last, err := s.after(t, g, 3); err != nil || !slices.Equal(last, []Action{"", Settling}) || s.doors[1].Frozen != "" {
-		t.Errorf("%q, %v, frozen for %q", last, err, s.doors[1].Frozen)
+	if last, err := s.after(t, g, 4); err != nil || last[1] != Settling || len(s.rebuilds) > 0 {
+		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
 	}
 	s.doors[1].Run = "newest"
-	if last, err := s.after(t, g, 1); err != nil || last[1] != Frozen || s.doors[1].Frozen != string(fault.FreezeBehind) {
-		t.Errorf("%q, %v, frozen for %q", last, err, s.doors[1].Frozen)
+	if last, err := s.after(t, g, 2); err != nil || last[1] != Reopened || !slices.Equal(s.rebuilds, []drop.LotID{lot}) {
+		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
 	}
 }
 
-func TestADamagedLotKeepsItsShardShut(t *testing.T) {
+// One lot of a shard must not sell; the others wait for nobody.
+func TestALotThatNeedsSomebodyIsFrozenAlone(t *testing.T) {
+	tests := map[string]struct {
+		change func(l *drop.LedgerLot, r *drop.LotState)
+		want   fault.Code
+	}{
+		"ahead":   {func(_ *drop.LedgerLot, r *drop.LotState) { r.Seq++ }, fault.FreezeAhead},
+		"stopped": {func(l *drop.LedgerLot, _ *drop.LotState) { l.Stopped = fault.StopFork }, fault.StopFork},
+		"damaged": {func(_ *drop.LedgerLot, r *drop.LotState) { r.Damaged = "a field is not a number" }, fault.FreezeDiffers},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := restarted()
+			lot := s.ledger[0].Lot
+			r := s.redis[lot]
+			tt.change(&s.ledger[0], &r)
+			s.redis[lot] = r
+			g := &Guardian{}
+			if _, err := s.after(t, g, 2); err != nil || s.doors[0].Frozen != "" || s.doors[0].OpenRun != "new" || s.redis[lot].LotFrozen != string(tt.want) {
+				t.Errorf("%v; shard frozen for %q, lot for %q", err, s.doors[0].Frozen, s.redis[lot].LotFrozen)
+			}
+			// It is said as long as it lasts.
+			if last, err := s.after(t, g, 1); err != nil || !slices.Equal(last, []Action{Frozen, ""}) || len(s.rebuilds) > 0 {
+				t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
+			}
+		})
+	}
+}
+
+func TestALotThatStopsWhileItsShardSellsIsFrozen(t *testing.T) {
 	s := restarted()
+	g := &Guardian{}
+	if last, err := s.after(t, g, 3); err != nil || !slices.Equal(last, []Action{"", ""}) {
+		t.Fatalf("%q, %v", last, err)
+	}
+	s.ledger[1].Stopped = fault.StopOverCapacity
+	if last, err := s.after(t, g, 1); err != nil || !slices.Equal(last, []Action{"", Frozen}) || s.redis[s.ledger[1].Lot].LotFrozen != string(fault.StopOverCapacity) {
+		t.Errorf("%q, %v", last, err)
+	}
+	// Somebody rebuilds it; the guardian finds nothing to do.
+	s.ledger[1].Stopped = ""
+	if last, err := s.after(t, g, 3); err != nil || last[1] == Frozen || s.redis[s.ledger[1].Lot].LotFrozen != "" {
+		t.Errorf("%q, %v", last, err)
+	}
+}
+
+// A server that was made a replica and a primary again has the same run id and perhaps older data.
+func TestLostWritesUnderTheSameRunAreFound(t *testing.T) {
+	s := restarted()
+	g := &Guardian{}
+	if _, err := s.after(t, g, 3); err != nil {
+		t.Fatal(err)
+	}
 	lot := s.ledger[0].Lot
-	s.redis[lot] = drop.LotState{Definition: drop.Definition{Lot: lot}, Run: "new", Damaged: "a field is not a number"}
-	last, err := s.after(t, &Guardian{}, 2)
-	if err != nil || !slices.Equal(last, []Action{Frozen, Reopened}) || s.doors[0].Frozen != string(fault.FreezeDiffers) {
+	r := s.redis[lot]
+	r.Seq--
+	s.redis[lot] = r
+	if last, err := s.after(t, g, 1); err != nil || last[0] != "" {
+		t.Errorf("without a sign: %q, %v", last, err)
+	}
+	s.doors[0].Replication = "another"
+	if last, err := s.after(t, g, 1); err != nil || last[0] != Settling || s.doors[0].Frozen != string(fault.FreezeBehind) {
 		t.Errorf("%q, %v, frozen for %q", last, err, s.doors[0].Frozen)
+	}
+	if last, err := s.after(t, g, 2); err != nil || last[0] != Reopened || !slices.Equal(s.rebuilds, []drop.LotID{lot}) {
+		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
 	}
 }
 
 func TestAClockFreezeEndsWhenTheClockHasCaughtUp(t *testing.T) {
 	s := restarted()
 	lot := s.ledger[0].Lot
-	s.doors[0].OpenRun, s.doors[0].Frozen = "new", string(fault.FreezeClock)
+	s.doors[0].OpenRun, s.doors[0].Frozen, s.doors[0].Now = "new", string(fault.FreezeClock), time.Now()
 	state := s.redis[lot]
-	state.Now = time.UnixMilli(1_790_000_000_000)
+	state.Now = time.Now()
 	state.Mark = state.Now.Add(time.Millisecond)
 	s.redis[lot] = state
 	g := &Guardian{}
@@ -173,11 +338,23 @@ func TestAClockFreezeEndsWhenTheClockHasCaughtUp(t *testing.T) {
 	if last, err := s.after(t, g, 2); err != nil || last[0] != Reopened {
 		t.Errorf("%q, %v", last, err)
 	}
-	// A lot that differs stays shut, whatever the clock says.
-	s.doors[0].Frozen = string(fault.FreezeClock)
-	state.Held, state.Available = state.Held-1, state.Available+1
-	s.redis[lot] = state
-	if last, err := s.after(t, g, 2); err != nil || last[0] != Frozen || s.doors[0].Frozen != string(fault.FreezeDiffers) {
+}
+
+func TestAClockThatJumpsFreezesItsShard(t *testing.T) {
+	s := restarted()
+	for i := range s.doors {
+		s.doors[i].Now = time.Now()
+	}
+	g := &Guardian{}
+	if last, err := s.after(t, g, 3); err != nil || !slices.Equal(last, []Action{"", ""}) {
+		t.Fatalf("%q, %v", last, err)
+	}
+	s.doors[0].Now = time.Now().Add(time.Hour)
+	if last, err := s.after(t, g, 3); err != nil || !slices.Equal(last, []Action{Waiting, ""}) || s.doors[0].Frozen != string(fault.FreezeClock) {
+		t.Errorf("%q, %v, frozen for %q", last, err, s.doors[0].Frozen)
+	}
+	s.doors[0].Now = time.Now()
+	if last, err := s.after(t, g, 2); err != nil || last[0] != Reopened || s.doors[0].Frozen != "" {
 		t.Errorf("%q, %v, frozen for %q", last, err, s.doors[0].Frozen)
 	}
 }
@@ -187,6 +364,29 @@ func TestAnOperatorsFreezeIsLeft(t *testing.T) {
 	s.doors[0].Frozen = string(fault.FreezeOperator)
 	if last, err := s.after(t, &Guardian{}, 3); err != nil || last[0] != Left || s.doors[0].Frozen != string(fault.FreezeOperator) {
 		t.Errorf("%q, %v", last, err)
+	}
+}
+
+// An empty server may be the wrong one: a guardian that never saw our data there leaves it empty.
+func TestAnEmptiedRedisIsFilledOnlyIfItIsKnownToBeOurs(t *testing.T) {
+	for name, knew := range map[string]bool{"known": true, "unknown": false} {
+		t.Run(name, func(t *testing.T) {
+			s, g := restarted(), &Guardian{}
+			if knew {
+				if _, err := s.after(t, g, 3); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.doors[0], s.doors[1] = drop.ShardState{Shard: 0, Run: "new"}, drop.ShardState{Shard: 1, Run: "new"}
+			clear(s.redis)
+			want, rebuilds := []Action{Frozen, Frozen}, 0
+			if knew {
+				want, rebuilds = []Action{Restored, Restored}, 2
+			}
+			if last, err := s.after(t, g, 2); err != nil || !slices.Equal(last, want) || len(s.rebuilds) != rebuilds {
+				t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
+			}
+		})
 	}
 }
 
@@ -205,5 +405,60 @@ func TestALossIsSeenAsSoonAsTheLedgerKnowsOfIt(t *testing.T) {
 	s.ledger[1].Seen = true
 	if last, err := s.after(t, g, 1); err != nil || !slices.Equal(last, []Action{"", Frozen}) {
 		t.Errorf("%q, %v", last, err)
+	}
+}
+
+// A rebuild that cannot succeed does not keep the other lots of its shard shut, and is not tried every second.
+func TestARebuildThatFailsForGoodIsLeftToSomebody(t *testing.T) {
+	s := restarted()
+	lot := s.ledger[0].Lot
+	r := s.redis[lot]
+	r.Seq--
+	s.redis[lot] = r
+	s.refusal = fault.New(fault.Broken, "the reservations do not add up")
+	g := &Guardian{}
+	if last, err := s.after(t, g, 5); err != nil || last[0] != Frozen || s.doors[0].Frozen != "" || s.redis[lot].LotFrozen != string(fault.FreezeBehind) || len(s.rebuilds) != 1 {
+		t.Errorf("%q, %v, shard frozen for %q, lot for %q, tried %d times", last, err, s.doors[0].Frozen, s.redis[lot].LotFrozen, len(s.rebuilds))
+	}
+}
+
+func TestARebuildThatMeetsTroubleIsTriedAgain(t *testing.T) {
+	s := restarted()
+	lot := s.ledger[0].Lot
+	delete(s.redis, lot)
+	s.refusal = fault.New(fault.Unavailable, "PostgreSQL is away")
+	g := &Guardian{}
+	if last, err := s.after(t, g, 2); !fault.Is(err, fault.Unavailable) || last[0] != Rebuilding || s.doors[0].OpenRun != "old" {
+		t.Errorf("%q, %v", last, err)
+	}
+	s.refusal = nil
+	if last, err := s.after(t, g, 2); err != nil || last[0] != Reopened || s.redis[lot].Epoch != 3 {
+		t.Errorf("%q, %v", last, err)
+	}
+}
+
+func TestALotThatIsBeingPutAwayIsLeftAlone(t *testing.T) {
+	s := restarted()
+	lot := s.ledger[0].Lot
+	s.ledger[0].Archive = drop.ArchiveBegun
+	delete(s.redis, lot)
+	if last, err := s.after(t, &Guardian{}, 2); err != nil || last[0] != Reopened || len(s.rebuilds) > 0 {
+		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
+	}
+}
+
+// Two guardians, one of which stands still in the middle and goes on with what it saw long ago.
+func TestAGuardianThatStoodStillChangesNothing(t *testing.T) {
+	s := restarted()
+	slow, fast := &Guardian{}, &Guardian{}
+	if last, err := s.after(t, slow, 1); err != nil || last[0] != Settling {
+		t.Fatalf("%q, %v", last, err)
+	}
+	if last, err := s.after(t, fast, 2); err != nil || last[0] != Reopened {
+		t.Fatalf("%q, %v", last, err)
+	}
+	before := slices.Clone(s.ledger)
+	if last, err := s.after(t, slow, 3); err != nil || !slices.Equal(last, []Action{"", ""}) || !slices.Equal(s.ledger, before) {
+		t.Errorf("%q, %v: %+v", last, err, s.ledger)
 	}
 }

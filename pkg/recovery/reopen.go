@@ -11,8 +11,8 @@ import (
 
 // Reopen opens the shut ones of these shards whose lots are all equal to the ledger, twice in a row with a pause between:
 // a batch that some worker read from the lost server may still be on its way. It returns a finding for each that was
-// shut. What an operator has frozen, and what waits for its clock, stays shut. Other than the guardian it does not wait
-// until every outbox entry is acknowledged: it is for where no worker runs.
+// shut. What an operator has frozen, and what waits for its clock, stays shut. Other than a pass it does not wait
+// until every outbox entry is acknowledged, and changes no lot that differs: it is for where no worker runs.
 func (g *Guardian) Reopen(ctx context.Context, shards []int, pause time.Duration) ([]Finding, error) {
 	var findings []Finding
 	var errs []error
@@ -52,30 +52,52 @@ func (g *Guardian) reopen(ctx context.Context, shard int, before string) (f Find
 	if st.Frozen == string(fault.FreezeOperator) {
 		return f, "", nil
 	}
-	lots, err := g.lots(ctx, []drop.ShardState{st})
-	if err != nil {
+	p := pass{Guardian: g, shut: []view{{ShardState: st}}}
+	if err := p.compare(ctx); err != nil {
 		return f, "", err
 	}
-	reason, unequal := lots.compare(shard)
-	early := lots.early(shard)
-	switch {
-	case reason != "":
-		return Finding{Shard: shard, Action: Frozen, Reason: reason, Lots: unequal}, "", nil
-	case st.Frozen == string(fault.FreezeClock) && len(early) > 0:
-		return Finding{Shard: shard, Action: Waiting, Reason: fault.FreezeClock, Lots: early}, "", nil
-	case lots.elsewhere(st):
-		return Finding{Shard: shard, Action: Settling}, "", nil
+	lots := p.sides.of(shard)
+	if reason, unequal := p.sides.gravest(shard); reason != "" {
+		return Finding{Shard: shard, Action: Frozen, Reason: reason, Lots: unequal, Evidence: p.sides.evidence(unequal)}, "", nil
 	}
-	f = Finding{Shard: shard, Action: Settling, Equal: len(lots.of(shard))}
-	equal = st.Run + lots.signature(shard)
-	if equal != before {
+	if early := p.sides.early(shard, 0); st.Frozen == string(fault.FreezeClock) && len(early) > 0 {
+		return Finding{Shard: shard, Action: Waiting, Reason: fault.FreezeClock, Lots: early}, "", nil
+	}
+	f = Finding{Shard: shard, Action: Settling, Equal: len(lots)}
+	if p.sides.elsewhere(st) {
+		return f, "", nil
+	}
+	if equal = st.Run + p.sides.evidence(lots); equal != before {
 		return f, equal, nil
 	}
-	switch err := g.Stock.Reopen(ctx, st); {
-	case err == nil:
-		f.Action = Reopened
-	case !fault.Is(err, fault.Conflict):
-		return f, "", err
+	err = p.renew(ctx, lots)
+	if err == nil {
+		err = g.Stock.Reopen(ctx, st)
 	}
-	return f, equal, nil
+	if err == nil {
+		f.Action = Reopened
+	}
+	return f, equal, ignoreConflict(err)
+}
+
+// gravity orders the reasons: the first needs the most care and names the shard's reason.
+var gravity = []fault.Code{fault.FreezeAhead, fault.FreezeDiffers, fault.FreezeBehind, fault.FreezeEmptied}
+
+// gravest returns the worst reason why lots of a shard do not equal the ledger and the lots that say so, or "" if all are
+// equal. A stopped lot comes before every other reason.
+func (b bothSides) gravest(shard int) (fault.Code, []drop.LotID) {
+	unequal := map[fault.Code][]drop.LotID{}
+	for _, id := range b.of(shard) {
+		reason, stopped := b.compareLot(id)
+		if stopped {
+			return reason, []drop.LotID{id}
+		}
+		unequal[reason] = append(unequal[reason], id)
+	}
+	for _, reason := range gravity {
+		if len(unequal[reason]) > 0 {
+			return reason, unequal[reason]
+		}
+	}
+	return "", nil
 }

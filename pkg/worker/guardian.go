@@ -13,11 +13,11 @@ const guardEvery = time.Second
 
 // guard lets the guardian look at every shard once a second, and says what it finds when that changes.
 func (w *Worker) guard(ctx context.Context) error {
-	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Installation: w.opt.Installation, Shards: w.opt.Shards}
-	said := map[int]string{}
+	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Rebuild: w.opt.Rebuild, Installation: w.opt.Installation, Shards: w.opt.Shards}
+	said := map[string]bool{}
 	for {
 		findings, err := g.Pass(ctx)
-		w.say(said, findings)
+		said = w.say(said, findings, err == nil)
 		w.pass(findings, err == nil)
 		switch {
 		case fatal(err):
@@ -40,29 +40,61 @@ func (w *Worker) pass(findings []recovery.Finding, complete bool) {
 	w.findings, w.passed = findings, complete
 }
 
-func (w *Worker) say(said map[int]string, findings []recovery.Finding) {
-	now := map[int]string{}
+// say logs the findings that the pass before did not have, and returns what is said now. A pass that could not look
+// everywhere takes nothing back.
+func (w *Worker) say(said map[string]bool, findings []recovery.Finding, complete bool) map[string]bool {
+	now := map[string]bool{}
 	for _, f := range findings {
-		now[f.Shard] = fmt.Sprint(f.Action, f.Reason, f.Lots)
-		if said[f.Shard] == now[f.Shard] {
-			continue
+		key := fmt.Sprint(f.Shard, f.Action, f.Reason, f.Lots, f.Late, f.Err)
+		if !said[key] {
+			w.sayFinding(f)
 		}
-		switch f.Action {
-		case recovery.Draining:
-			w.log.Warn("a shard's door is closed; waiting until the ledger has every event", "shard", f.Shard, "entries", f.Pending)
-		case recovery.Settling:
-			w.log.Info("a closed shard equals the ledger; looking once more", "shard", f.Shard, "lots", f.Equal)
-		case recovery.Waiting:
-			w.log.Warn("the clock of a shard's server is behind its last change; waiting until it has caught up", "shard", f.Shard, "lots", drop.JoinLots(f.Lots), "next", f.Next())
-		case recovery.Reopened:
-			w.done.reopened.Add(1)
-			w.log.Info("a shard equals the ledger and sells again", "shard", f.Shard, "lots", f.Equal)
-		default:
-			w.log.Error("a shard is frozen", "shard", f.Shard, "reason", f.Reason, "lots", drop.JoinLots(f.Lots), "next", f.Next())
+		now[key] = true
+	}
+	if !complete {
+		for key := range said {
+			now[key] = true
 		}
 	}
-	clear(said)
-	for shard, what := range now {
-		said[shard] = what
+	return now
+}
+
+func (w *Worker) sayFinding(f recovery.Finding) {
+	log := w.log.With("shard", f.Shard, "run", f.Run, "open_run", f.OpenRun)
+	add := func(key, value string) {
+		if value != "" {
+			log = log.With(key, value)
+		}
+	}
+	add("reason", string(f.Reason))
+	add("lots", drop.JoinLots(f.Lots))
+	add("stand", f.Evidence)
+	if f.Err != nil {
+		add("error", f.Err.Error())
+	}
+	switch f.Action {
+	case recovery.Draining:
+		if f.Late {
+			log.Error("a shard is shut and the ledger does not get its events", "entries", f.Pending, "next", "dropctl worker")
+			return
+		}
+		log.Warn("a shard is shut; waiting until the ledger has every event", "entries", f.Pending)
+	case recovery.Settling:
+		log.Info("both sides are compared; looking once more", "equal", f.Equal)
+	case recovery.Waiting:
+		log.Warn("the clock of a shard's server is not right; waiting until it is", "next", f.Next())
+	case recovery.Rebuilding:
+		log.Warn("lots are still to be rebuilt from the ledger")
+	case recovery.Restored:
+		log.Warn("lots were rebuilt from the ledger")
+	case recovery.Thawed:
+		log.Info("lots equal the ledger again and sell")
+	case recovery.Reopened:
+		w.done.reopened.Add(1)
+		log.Info("a shard sells again under new epochs", "equal", f.Equal)
+	case recovery.Left:
+		log.Warn("a shard was frozen by an operator", "next", f.Next())
+	default:
+		log.Error("frozen: somebody has to act", "next", f.Next())
 	}
 }

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"crypto/rand"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -41,31 +42,68 @@ func TestARestartedRedisThatEqualsTheLedgerIsReopened(t *testing.T) {
 	s.agreesWithin(t, 20*time.Second)
 }
 
-// A restart after which Redis is not what the ledger knows. Each case plants its fault while Redis is up or
-// down; the shard must stay shut with the reason, and nothing may be sold.
-func TestARestartedRedisThatDiffersStaysShut(t *testing.T) {
+// A restart after which Redis is not what the ledger knows, though the ledger has all that counts. It sells nothing before
+// the ledger has been put in its place.
+func TestARestartedRedisThatLostSomethingIsRebuilt(t *testing.T) {
+	testkit.Long(t)
+	tests := map[string]func(t *testing.T, s *shop){
+		"an old snapshot":   loseTail,
+		"lost a lot":        func(t *testing.T, s *shop) { s.do(t, "DEL", lotKey(t, s)) },
+		"a unit moved":      moveUnit,
+		"the limit changed": func(t *testing.T, s *shop) { testkit.Plant(t, s.redis, lotKey(t, s), "limit", 7) },
+	}
+	for name, breakIt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.load(t, "truffle", 1000)
+			s.sell(t, "truffle", 0, 20)
+			if _, err := s.drain(t, worker.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			breakIt(t, s)
+			if err := s.redis.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			closed := s.watermark(t, "truffle")
+			buyers := s.buyers(t, "truffle")
+			buyers.awaitRefused(t, 20)
+			s.start(t, worker.Options{})
+			buyers.awaitAccepted(t, 20, 20*time.Second)
+			buyers.stop()
+			for _, id := range buyers.accepted() {
+				if id.N <= closed.Seq {
+					t.Errorf("%s was sold from what Redis had", id)
+				}
+			}
+			s.agreesWithin(t, 20*time.Second)
+			if epoch := s.watermark(t, "truffle").Epoch; epoch <= closed.Epoch {
+				t.Errorf("the epoch is still %d", epoch)
+			}
+		})
+	}
+}
+
+// A restart after which no machine can know what is right. The lot stays shut with the reason; its neighbour sells.
+func TestALotThatNeedsSomebodyStaysShutAlone(t *testing.T) {
+	testkit.Long(t)
 	tests := map[string]struct {
 		fault func(t *testing.T, s *shop)
 		want  fault.Code
 	}{
-		"lost its tail":               {loseTail, fault.FreezeBehind},
-		"lost a lot":                  {func(t *testing.T, s *shop) { s.do(t, "DEL", lotKey(t, s)) }, fault.FreezeEmptied},
 		"has an event nobody can see": {loseEvent, fault.FreezeAhead},
-		"a unit moved": {func(t *testing.T, s *shop) {
-			testkit.Plant(t, s.redis, lotKey(t, s), "available", 1)
-			testkit.Plant(t, s.redis, lotKey(t, s), "held", -1)
-		}, fault.FreezeDiffers},
-		"the limit changed": {func(t *testing.T, s *shop) { testkit.Plant(t, s.redis, lotKey(t, s), "limit", 7) }, fault.FreezeDiffers},
 		"stopped lot": {func(t *testing.T, s *shop) {
-			s.sql(t, `UPDATE lots SET stopped = 'fork', stopped_at = now()`)
+			s.sql(t, `UPDATE lots SET stopped = 'fork', stopped_at = now() WHERE lot = 'drop:truffle'`)
 		}, fault.StopFork},
+		"damaged": {func(t *testing.T, s *shop) { s.do(t, "HSET", keyOfLot(t, s, "drop:truffle"), "totals", "?") }, fault.FreezeDiffers},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			s.load(t, "truffle", 40)
-			s.sell(t, "truffle", 0, 20)
+			s.load(t, "drop:truffle", 40)
+			s.load(t, "drop:neighbour", 40)
+			s.sell(t, "drop:truffle", 0, 20)
 			if _, err := s.drain(t, worker.Options{}); err != nil {
 				t.Fatal(err)
 			}
@@ -73,41 +111,33 @@ func TestARestartedRedisThatDiffersStaysShut(t *testing.T) {
 			if err := s.redis.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s.start(t, worker.Options{Log: testLog(t)})
-			testkit.Eventually(t, 20*time.Second, func() (bool, string) {
-				st := s.door(t, "truffle")
-				return st.Frozen == string(tt.want), "frozen for " + strconv.Quote(st.Frozen)
-			})
-			if _, err := s.hold(t.Context(), "truffle", "late", time.Hour); err == nil {
-				t.Error("it still sells")
+			s.start(t, worker.Options{})
+			s.sellsWithin(t, "drop:neighbour", 20*time.Second)
+			states, err := s.stock.LotStates(t.Context(), []drop.LotID{"drop:truffle"})
+			if err != nil || states["drop:truffle"].FreezeReason() != tt.want && states["drop:truffle"].Damaged == "" {
+				t.Errorf("%+v, %v", states["drop:truffle"], err)
+			}
+			if _, err := s.hold(t.Context(), "drop:truffle", "late", time.Hour); !fault.Is(err, fault.LotFrozen) {
+				t.Errorf("reserving answers %v", err)
 			}
 		})
 	}
 }
 
-func TestAFreezeIsLiftedOnceBothSidesAreEqual(t *testing.T) {
+func TestALotThatTheLedgerStopsIsFrozenWhileItsShardSells(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.load(t, "truffle", 40)
-	s.sell(t, "truffle", 0, 20)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Plant(t, s.redis, lotKey(t, s), "limit", 7)
-	if err := s.redis.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if st := s.door(t, "truffle"); st.Frozen != string(fault.FreezeDiffers) {
-		t.Fatalf("frozen for %q", st.Frozen)
-	}
-	testkit.Plant(t, s.redis, lotKey(t, s), "limit", -7)
-	if sum, err := s.drain(t, worker.Options{}); err != nil || sum.Reopened != 1 {
-		t.Fatalf("did %+v: %v", sum, err)
-	}
-	if _, err := s.hold(t.Context(), "truffle", "late", time.Hour); err != nil {
+	s.load(t, "drop:truffle", 40)
+	s.load(t, "drop:neighbour", 40)
+	s.start(t, worker.Options{})
+	s.sellsWithin(t, "drop:truffle", 10*time.Second)
+	s.agreesWithin(t, 10*time.Second)
+	s.sql(t, `UPDATE lots SET stopped = 'fork', stopped_at = now() WHERE lot = 'drop:truffle'`)
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		_, err := s.hold(t.Context(), "drop:truffle", rand.Text(), time.Hour)
+		return fault.Is(err, fault.LotFrozen), "still open: " + errorText(err)
+	})
+	if _, err := s.hold(t.Context(), "drop:neighbour", "late", time.Hour); err != nil {
 		t.Error(err)
 	}
 }
@@ -160,6 +190,7 @@ func TestAClockFreezeIsLiftedOnceTheClockHasCaughtUp(t *testing.T) {
 	s.agreesWithin(t, 20*time.Second)
 }
 
+// A worker that starts with an empty Redis cannot know whether it is the right one.
 func TestAnEmptiedRedisSellsNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -175,6 +206,34 @@ func TestAnEmptiedRedisSellsNothing(t *testing.T) {
 	if _, err := s.hold(t.Context(), "truffle", "late", time.Hour); !fault.Is(err, fault.LotNotLoaded) {
 		t.Errorf("reserving answers %v", err)
 	}
+}
+
+func TestAFlushInMidDropIsMadeGoodByAWorkerThatSawIt(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	s.load(t, "truffle", 100_000)
+	first, err := s.hold(t.Context(), "truffle", "early", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, worker.Options{})
+	s.agreesWithin(t, 10*time.Second) // so that the ledger has the early hold, and the guardian has seen Redis
+	buyers := s.buyers(t, "truffle")
+	buyers.awaitAccepted(t, 50, 10*time.Second)
+	s.do(t, "FLUSHALL")
+	s.awaitEpoch(t, "truffle", 2, 30*time.Second)
+	buyers.awaitAccepted(t, 50, 10*time.Second)
+	buyers.stop()
+	s.agreesWithin(t, 20*time.Second)
+	if again, err := s.hold(t.Context(), "truffle", "early", time.Hour); err != nil || again != first {
+		t.Errorf("with the old key: %s, %v; want %s", again, err, first)
+	}
+}
+
+func moveUnit(t *testing.T, s *shop) {
+	testkit.Plant(t, s.redis, lotKey(t, s), "available", 1)
+	testkit.Plant(t, s.redis, lotKey(t, s), "held", -1)
 }
 
 // loseTail puts the server back to the files it had before the newest ten holds, which the ledger has.
@@ -204,13 +263,18 @@ func loseTail(t *testing.T, s *shop) {
 
 // loseEvent deletes an entry before the ledger has had it.
 func loseEvent(t *testing.T, s *shop) {
-	s.sell(t, "truffle", 101, 1)
-	s.do(t, "XTRIM", outboxKey(t, s, "truffle"), "MAXLEN", "0")
+	s.sell(t, "drop:truffle", 101, 1)
+	s.do(t, "XTRIM", outboxKey(t, s, "drop:truffle"), "MAXLEN", "0")
 }
 
 func lotKey(t testing.TB, s *shop) string {
 	t.Helper()
-	return keyOf(t, s, "drop:{*}:lot:truffle", ":lot:truffle", ":lot:truffle")
+	return keyOfLot(t, s, "truffle")
+}
+
+func keyOfLot(t testing.TB, s *shop, lot string) string {
+	t.Helper()
+	return keyOf(t, s, "drop:{*}:lot:"+lot, ":lot:"+lot, ":lot:"+lot)
 }
 
 func (s *shop) do(t testing.TB, command ...string) {

@@ -37,8 +37,8 @@ type Journal interface {
 	// Gaps returns places in a lot's history that the ledger has not got although it has had later ones for
 	// at least that long.
 	Gaps(ctx context.Context, open time.Duration) ([]drop.Gap, error)
-	// Server names the server with its timeline, and the one that SetServer was told last. They differ when
-	// another one has taken over since, or the database was put back.
+	// Server names the server with its timeline and the time it was started, and what SetServer was told last. They
+	// differ when it was restarted since, another one has taken over, or the database was put back.
 	Server(ctx context.Context) (now, remembered string, err error)
 	SetServer(ctx context.Context, server string) error
 	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
@@ -222,8 +222,7 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 
 // apply records events. A stop lets the attempt finish. It makes one attempt only: if that fails, the relay
 // starts over and reads again what it has not acknowledged, so that a batch in hand never outlives its Redis by
-// more than an attempt. (The guardian may have found another Redis equal to the ledger meanwhile and opened it;
-// events of the lost one that came after that would be a fork, and stop their lot.)
+// more than an attempt. What comes after the guardian has opened another Redis is of an epoch that is closed: a ghost.
 func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer cancel()

@@ -103,7 +103,7 @@ func (s *shop) worker(o worker.Options) *worker.Worker {
 
 func (s *shop) workerOn(l worker.Ledger, o worker.Options) *worker.Worker {
 	in := s.ledger.Installation()
-	o.Installation, o.Shards = in.ID, in.Shards
+	o.Installation, o.Shards, o.Rebuild = in.ID, in.Shards, wire.RebuildLot(s.stock, s.ledger)
 	return worker.New(s.stock, l, o)
 }
 

@@ -49,8 +49,8 @@ func (w *Worker) upkeep(ctx context.Context) error {
 	}
 }
 
-// watchServer sends again whatever the outbox still has when the database is not on the server or timeline that
-// it remembers: what the one before had confirmed, and was acknowledged for, may be missing on this one.
+// watchServer sends again whatever the outbox still has when the database has been started anew, is on another server, or
+// on another timeline than it remembers: what it had confirmed before, and was acknowledged for, may be missing now.
 func (w *Worker) watchServer(ctx context.Context) error {
 	w.resending.Lock()
 	defer w.resending.Unlock()
@@ -59,7 +59,7 @@ func (w *Worker) watchServer(ctx context.Context) error {
 		return err
 	}
 	if remembered != "" {
-		w.log.Warn("another PostgreSQL server or timeline has taken over; sending again what the outbox has", "before", remembered, "now", now)
+		w.log.Warn("PostgreSQL was restarted, put back or replaced; sending again what the ledger has not folded and the outbox still has", "before", remembered, "now", now)
 	}
 	if err := w.resendAll(ctx); err != nil {
 		return err

@@ -96,12 +96,13 @@ type Options struct {
 	Shards       int    // P
 	Only         []Part // default: all
 	Rate         float64
-	Keep         time.Duration // how long entries stay in the outbox after the ledger has them; default 15 min
-	UntilIdle    bool          // stop when nothing is left to do
-	Patience     time.Duration // with UntilIdle: how long a store may be unreachable; default 30 s
-	Takeover     time.Duration // how long an entry may stay with a silent worker; default 15 s
-	Version      string        // of the program, shown in the list of workers
-	Log          *slog.Logger  // default: none
+	Keep         time.Duration    // how long entries stay in the outbox after the ledger has them; default 15 min
+	UntilIdle    bool             // stop when nothing is left to do
+	Patience     time.Duration    // with UntilIdle: how long a store may be unreachable; default 30 s
+	Takeover     time.Duration    // how long an entry may stay with a silent worker; default 15 s
+	Version      string           // of the program, shown in the list of workers
+	Rebuild      recovery.Rebuild // how the guardian rebuilds a lot; needed if there is one
+	Log          *slog.Logger     // default: none
 }
 
 // DefaultRate is how many events a second all workers together write to the ledger.

@@ -7,6 +7,8 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/recovery"
+	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -18,6 +20,21 @@ type workerLedger struct{ *ledger.Ledger }
 // Lots returns every lot.
 func (l workerLedger) Lots(ctx context.Context) ([]drop.LedgerLot, error) {
 	return ledgerLots(ctx, l.Ledger, nil)
+}
+
+// NextEpoch issues the next epoch of a lot that still is as it was seen.
+func (l workerLedger) NextEpoch(ctx context.Context, seen drop.LedgerLot, actor, reason string) (int64, error) {
+	issued, err := l.IssueEpoch(ctx, seen.Lot, ledger.IssueRequest{Expect: &seen, Actor: actor, Reason: reason})
+	return issued.Epoch, err
+}
+
+// RebuildLot is how the guardian rebuilds lots.
+func RebuildLot(s *stock.Stock, l *ledger.Ledger) recovery.Rebuild {
+	r := Rebuilder(s, l)
+	return func(ctx context.Context, lot drop.LotID, actor, reason string) error {
+		_, err := r.Rebuild(ctx, lot, actor, reason)
+		return err
+	}
 }
 
 func ledgerLots(ctx context.Context, l *ledger.Ledger, ids []drop.LotID) ([]drop.LedgerLot, error) {
