@@ -51,7 +51,7 @@ func (l *Ledger) EachReservation(ctx context.Context, f ReservationFilter, fn fu
 		if err != nil || len(page) == 0 {
 			return err
 		}
-		if err := fn(page); err != nil {
+		if err := fn(page); err != nil || len(page) < f.Limit {
 			return err
 		}
 		f.After = page[len(page)-1].ID

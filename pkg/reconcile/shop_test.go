@@ -70,14 +70,18 @@ func (s *shop) load(t testing.TB, def drop.Definition) {
 
 func (s *shop) worker(o worker.Options) *worker.Worker {
 	in := s.ledger.Installation()
-	o.Installation, o.Shards = in.ID, in.Shards
+	o.Installation, o.Shards, o.Rebuild = in.ID, in.Shards, wire.RebuildLot(s.stock, s.ledger)
 	return worker.New(s.stock, wire.WorkerLedger(s.ledger), o)
 }
 
 // drain brings the ledger up to date.
 func (s *shop) drain(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	within := time.Minute
+	if _, large := t.(*testing.B); large {
+		within = 20 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	if _, err := s.worker(worker.Options{UntilIdle: true, Rate: 1e6}).Run(ctx); err != nil {
 		t.Fatal(err)

@@ -251,7 +251,7 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 		for _, member := range members {
 			page = append(page, parseDue(member))
 		}
-		if err := fn(page); err != nil {
+		if err := fn(page); err != nil || len(members) < scanPage {
 			return err
 		}
 		from = "(" + members[len(members)-1]

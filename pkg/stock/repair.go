@@ -84,7 +84,7 @@ func (s *Stock) NextLook(ctx context.Context, lot drop.LotID) (filed, first time
 	}
 	pipe := node.TxPipeline() // both at one moment
 	score := pipe.ZScore(ctx, keys.next, string(lot))
-	entries := pipe.ZRangeByLex(ctx, keys.due, &redis.ZRangeBy{Min: "[" + string(lot) + "\t0", Max: "(" + string(lot) + "\t:", Count: 1})
+	entries := pipe.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys.due, Start: "[" + string(lot) + "\t0", Stop: "(" + string(lot) + "\t:", ByLex: true, Count: 1})
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return filed, first, wireFault(s.target, err, false)
 	}
