@@ -16,7 +16,7 @@ import (
 
 func newLot(a *app) *cobra.Command {
 	cmd := newGroup("lot", "Look at lots, open, pause and close them, adjust stock",
-		newLotList(a), newLotShow(a), newLotOpen(a), newLotPause(a), newLotClose(a), newLotAdjust(a))
+		newLotList(a), newLotShow(a), newLotOpen(a), newLotPause(a), newLotClose(a), newLotAdjust(a), newLotArchive(a))
 	cmd.Example = `  dropctl lot list
   dropctl lot pause truffle-99 --reason "wrong price"
   dropctl lot open --group autumn`

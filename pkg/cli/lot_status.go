@@ -46,9 +46,18 @@ func (a *app) statusCommand(cmd *cobra.Command, status drop.Status) *cobra.Comma
 }
 
 // read takes the lots from the arguments and checks everything.
-func (c *statusChange) read(args []string) error {
+func (c *statusChange) read(args []string) (err error) {
+	if c.lots, err = readLots(args, c.group, c.all); err != nil {
+		return err
+	}
+	return drop.CheckText("reason", c.reason, false)
+}
+
+// readLots reads lots that are named one by one, each once, and checks that they come in one way only: so, by a group, or
+// all of them.
+func readLots(args []string, group string, all bool) ([]drop.LotID, error) {
 	ways := 0
-	for _, way := range []bool{len(args) > 0, c.group != "", c.all} {
+	for _, way := range []bool{len(args) > 0, group != "", all} {
 		if way {
 			ways++
 		}
@@ -56,23 +65,21 @@ func (c *statusChange) read(args []string) error {
 	const hint = "name lots, or use --group G, or --all; one of the three"
 	switch {
 	case ways == 0:
-		return fault.New(fault.Usage, "LOT is missing").WithHint(hint)
+		return nil, fault.New(fault.Usage, "LOT is missing").WithHint(hint)
 	case ways > 1:
-		return fault.New(fault.Usage, "lots, --group and --all do not go together").WithHint(hint)
+		return nil, fault.New(fault.Usage, "lots, --group and --all do not go together").WithHint(hint)
 	}
+	var lots []drop.LotID
 	for _, arg := range args {
 		lot, err := drop.ParseLotID(arg)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !slices.Contains(c.lots, lot) {
-			c.lots = append(c.lots, lot)
+		if !slices.Contains(lots, lot) {
+			lots = append(lots, lot)
 		}
 	}
-	if err := checkGroup(c.group); err != nil {
-		return err
-	}
-	return drop.CheckText("reason", c.reason, false)
+	return lots, checkGroup(group)
 }
 
 // statusChangeView is what became of one lot.
@@ -169,23 +176,31 @@ func notChanged(lot drop.LotID, err error) statusChangeView {
 
 // bulkError says in one error how it went; nil if no lot failed.
 func bulkError(views []statusChangeView) error {
+	errs := make([]error, len(views))
+	for i, v := range views {
+		errs[i] = v.err
+	}
+	return manyFaults(errs, "changed")
+}
+
+// manyFaults says in one error how a command went with many lots, an error or nil for each; nil if none failed.
+func manyFaults(errs []error, done string) error {
 	var first error
 	failed := 0
-	for _, v := range views {
-		if v.err != nil {
+	for _, err := range errs {
+		if err != nil {
 			if failed++; first == nil {
-				first = v.err
+				first = err
 			}
 		}
 	}
 	switch {
-	case failed == 0 || len(views) == 1:
+	case failed == 0 || len(errs) == 1:
 		return first
-	case failed < len(views):
-		return fault.New(fault.Partial, "%d of %d lots failed; the first: %s", failed, len(views), first).WithHint("%s", fault.HintOf(first))
+	case failed < len(errs):
+		return fault.New(fault.Partial, "%d of %d lots failed; the first: %s", failed, len(errs), first).WithHint("%s", fault.HintOf(first))
 	}
-	e := fault.New(fault.CodeOf(first), "none of %d lots could be changed; the first: %s", len(views), first)
-	return e.WithHint("%s", fault.HintOf(first))
+	return fault.New(fault.CodeOf(first), "none of %d lots could be %s; the first: %s", len(errs), done, first).WithHint("%s", fault.HintOf(first))
 }
 
 func countLots(lots []drop.LotID) string {

@@ -45,7 +45,7 @@ Running it again is safe: it finishes what a crash left half done and changes no
 that was changed since a seed last named it is kept, and a seed that names another one refused,
 unless --overwrite-adjustments is given: by lot adjust, or by a refund with --no-restock, after
 which the file has to name as many units less. Stock that Redis has lost is never made anew: that
-takes dropctl restore, which comes in a later version.`,
+takes dropctl restore.`,
 		Example: `  dropctl seed truffle-99 --stock 40 --limit 2 --hold 10m
   dropctl seed -f lots.csv --dry-run
   dropctl seed -f export.csv --map lot=SKU,stock=Available

@@ -357,9 +357,11 @@ func TestFieldsOfViews(t *testing.T) {
 		"state qty refunded rejected seq changed": recordedView{},
 		"lot name status selling capacity available held sold due limit hold_seconds max_hold_seconds opens closes late epoch seq frozen":        lotView{},
 		"lot name status selling capacity available held sold due limit hold_seconds max_hold_seconds opens closes late epoch seq frozen result": adjustView{},
-		"lot status result code message hint":            statusChangeView{},
-		"version name state applied_at duration_seconds": migrationView{},
-		"redis_url database_url owner_database_url":      labView{},
+		"lot status result code message hint": statusChangeView{},
+		"lot result sold code message hint":   archiveView{},
+		"lot action result records capacity available held sold epoch seq redis_seq took_seconds code message hint": restoreView{},
+		"version name state applied_at duration_seconds":                                                            migrationView{},
+		"redis_url database_url owner_database_url":                                                                 labView{},
 	} {
 		if got := strings.Join(render.Fields(view), " "); got != want {
 			t.Errorf("%T: %s", view, got)
@@ -402,7 +404,7 @@ func TestCompletionFilesAreFresh(t *testing.T) {
 var mention = regexp.MustCompile(`\bdropctl ([a-z]+)(?: ([a-z]+))?`)
 
 func TestPlannedCommandsSaySo(t *testing.T) {
-	for _, line := range []string{"restore", "restore hat --yes", "restore --all", "help restore", "outbox list", "ledger show", "serve", "lot archive hat", "bench compare"} {
+	for _, line := range []string{"outbox", "outbox list --yes", "help outbox", "ledger show", "serve", "bench compare"} {
 		r := run(t, noServers, strings.Fields(line)...)
 		if r.exit != 2 || r.out != "" || !strings.Contains(r.err, "is not in this version yet") || strings.Contains(r.err, "did you mean") {
 			t.Errorf("%s: exit %d\n%s%s", line, r.exit, r.out, r.err)

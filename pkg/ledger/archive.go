@@ -37,6 +37,20 @@ func (l *Ledger) BeginArchive(ctx context.Context, id drop.LotID, actor string) 
 	return lot, l.fail(err, "beginning to archive a lot")
 }
 
+// PlanArchive returns the lot if BeginArchive would take it, and changes nothing. Errors: as BeginArchive.
+func (l *Ledger) PlanArchive(ctx context.Context, id drop.LotID) (Lot, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var lot Lot
+	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) (err error) {
+		if lot, err = lockLot(ctx, tx, id); err != nil || lot.Archive == drop.Archived {
+			return err
+		}
+		return archivable(ctx, tx, lot)
+	})
+	return lot, l.fail(err, "planning to archive a lot")
+}
+
 // archivable checks that nothing of the lot is left to be done.
 func archivable(ctx context.Context, tx pgx.Tx, lot Lot) error {
 	var holds, unfinished int64

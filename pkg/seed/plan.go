@@ -94,6 +94,8 @@ func planAbsent(row Row, l Lot, inLedger bool, shard drop.ShardState) *step {
 		st.action, st.target, st.changes = Load, row.over(l.Definition), diff(l.Definition, row.over(l.Definition))
 	}
 	switch {
+	case inLedger && l.Archive != drop.NotArchived:
+		return st.stop(Refused, fault.New(fault.Conflict, "lot %s is archived: its sale is over for good", id).WithHint("choose another name for a new sale"))
 	case inLedger && l.Seen:
 		return st.stop(Lost, lost(id))
 	case shard.Exists && (shard.Frozen != "" || shard.Run != shard.OpenRun):

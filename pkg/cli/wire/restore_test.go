@@ -1,0 +1,571 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/reconcile"
+	"github.com/dropctl/dropctl/pkg/recovery"
+	"github.com/dropctl/dropctl/pkg/seed"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+func (s shop) rebuilder() *recovery.Rebuilder {
+	r := wire.Rebuilder(s.stock, s.ledger)
+	r.Patience = 200 * time.Millisecond
+	return r
+}
+
+func (s shop) rebuild(t *testing.T, lot drop.LotID) recovery.Rebuilt {
+	t.Helper()
+	done, err := s.rebuilder().Rebuild(t.Context(), lot, "alice", "redis was lost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
+func (s shop) flush(t *testing.T) {
+	t.Helper()
+	if _, err := s.redis.Do(t.Context(), "FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantProven checks that every record of all lots is the same on both sides.
+func (s shop) wantProven(t *testing.T) reconcile.Report {
+	t.Helper()
+	report, err := reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), reconcile.Options{Deep: true, MaxLag: time.Minute, Actor: "test", Installation: s.ledger.Installation().ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range report.Rows {
+		if len(row.Evidence) > 0 || row.Verdict != fault.VerdictOK && row.Unfinished == 0 {
+			t.Errorf("%s is %s: %s %+v", row.Lot, row.Verdict, row.Message, row.Evidence)
+		}
+	}
+	return report
+}
+
+// scene is a lot with a reservation of every fate, and the requests that made them.
+type scene struct {
+	lot   drop.LotID
+	asked map[string]drop.ReserveRequest
+	ids   map[string]drop.ReservationID
+}
+
+func (s shop) scene(t *testing.T, lot drop.LotID) scene {
+	t.Helper()
+	s.mustSeed(t, "lot,stock,limit,hold,late\n"+string(lot)+",100,5,1m,reclaim\n", seed.Options{})
+	sc := scene{lot, map[string]drop.ReserveRequest{}, map[string]drop.ReservationID{}}
+	for _, user := range []string{"held", "extended", "kept", "bought", "part", "released", "expired", "refunded", "some", "late"} {
+		sc.asked[user] = drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 3, Hold: 10 * time.Minute}
+		if user == "expired" || user == "late" {
+			q := sc.asked[user]
+			q.Hold = time.Second
+			sc.asked[user] = q
+		}
+		out, err := s.stock.Reserve(t.Context(), sc.asked[user])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sc.ids[user] = out.Reservation.ID
+	}
+	do := func(user string, q drop.SettleRequest) {
+		q.ID = sc.ids[user]
+		if _, err := s.stock.Settle(t.Context(), q); err != nil {
+			t.Fatalf("%s: %v", user, err)
+		}
+	}
+	do("extended", drop.SettleRequest{Action: drop.ActExtend, By: 20 * time.Minute})
+	do("kept", drop.SettleRequest{Action: drop.ActRelease, Keep: 2})
+	for _, user := range []string{"bought", "refunded", "some"} {
+		do(user, drop.SettleRequest{Action: drop.ActConfirm, Ref: "paid-" + user})
+	}
+	do("part", drop.SettleRequest{Action: drop.ActConfirm, Qty: 1, Ref: "paid"})
+	do("released", drop.SettleRequest{Action: drop.ActRelease})
+	do("refunded", drop.SettleRequest{Action: drop.ActRefund, Total: -1})
+	do("some", drop.SettleRequest{Action: drop.ActRefund, Total: 2, NoRestock: true})
+	s.expire(t, lot, 2)
+	do("late", drop.SettleRequest{Action: drop.ActConfirm, Ref: "late"})
+	_, err := s.stock.Settle(t.Context(), drop.SettleRequest{ID: sc.ids["released"], Action: drop.ActConfirm, Ref: "too-late"})
+	if !fault.Is(err, fault.AlreadyReleased) {
+		t.Fatal(err)
+	}
+	return sc
+}
+
+// expire waits until holds of a second are over and takes them back.
+func (s shop) expire(t *testing.T, lot drop.LotID, want int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); want > 0; {
+		out, err := s.stock.Sweep(t.Context(), lot.Shard(s.stock.Shards()), 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want -= out.Expired; time.Now().After(deadline) {
+			t.Fatalf("%d holds do not end", want)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// answers says what a retry of each request is answered.
+func (s shop) answers(t *testing.T, sc scene) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for user, q := range sc.asked {
+		got, err := s.stock.Reserve(t.Context(), q)
+		if err != nil || !got.Replayed {
+			t.Errorf("%s: the retry is answered %+v, %v", user, got, err)
+		}
+		out[user] = fmt.Sprintf("%+v left %d", got.Reservation, got.Remaining)
+	}
+	return out
+}
+
+// TestAnEmptiedRedisIsRestored empties Redis in the middle of a drop. Once rebuilt, nobody can tell.
+func TestAnEmptiedRedisIsRestored(t *testing.T) {
+	s := openShop(t)
+	sc := s.scene(t, "hat")
+	before := s.answers(t, sc)
+	s.drain(t)
+	was, known := s.lot(t, "hat")
+	s.flush(t)
+	if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: "x", Key: "k", Qty: 1}); !fault.Is(err, fault.LotNotLoaded) {
+		t.Fatal(err)
+	}
+	done := s.rebuild(t, "hat")
+	if done.Epoch != known.OpenEpoch+1 || done.Records != 10 || done.Totals != was.Totals {
+		t.Errorf("rebuilt %+v; before it was %+v", done, was)
+	}
+	now, known := s.lot(t, "hat")
+	if now.Totals != was.Totals || !now.Definition.Equal(was.Definition) || now.Seq != was.Seq+1 || known.Watermark != now.Watermark || now.Mark.Before(was.Mark) || !now.Sells() {
+		t.Errorf("rebuilt is %+v, it was %+v; the ledger has %+v", now, was, known)
+	}
+	s.wantProven(t)
+	for user, after := range s.answers(t, sc) {
+		if after != before[user] {
+			t.Errorf("%s: a retry was answered\n%s, and now\n%s", user, before[user], after)
+		}
+	}
+	s.sellOn(t, sc)
+	s.drain(t)
+	s.wantProven(t)
+	if again := s.rebuild(t, "hat"); again.Epoch != 0 {
+		t.Errorf("rebuilt again: %+v", again)
+	}
+}
+
+// sellOn does with a rebuilt lot what could be done with it before.
+func (s shop) sellOn(t *testing.T, sc scene) {
+	t.Helper()
+	refused := func(want fault.Code, err error) {
+		t.Helper()
+		if !fault.Is(err, want) {
+			t.Errorf("answered %v, want %s", err, want)
+		}
+	}
+	settle := func(q drop.SettleRequest) (drop.Outcome, error) { return s.stock.Settle(t.Context(), q) }
+	_, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: sc.lot, User: "held", Key: "other", Qty: 1})
+	refused(fault.HoldExists, err)
+	_, err = s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: sc.lot, User: "bought", Key: "other", Qty: 3})
+	refused(fault.CustomerLimit, err)
+	_, err = s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: sc.lot, User: "held", Key: "k", Qty: 2})
+	refused(fault.KeyReused, err)
+	for user, same := range map[string]drop.SettleRequest{
+		"bought": {Action: drop.ActConfirm, Ref: "paid-bought"}, "refunded": {Action: drop.ActRefund, Total: -1}, "some": {Action: drop.ActRefund, Total: 2},
+		"released": {Action: drop.ActRelease}, "part": {Action: drop.ActConfirm, Qty: 1, Ref: "paid"}, "late": {Action: drop.ActConfirm, Ref: "late"},
+	} {
+		same.ID = sc.ids[user]
+		if out, err := settle(same); err != nil || !out.Replayed {
+			t.Errorf("%s: done again it is %+v, %v", user, out, err)
+		}
+	}
+	// Money that came too late once is not due for refund twice.
+	seq := func() int64 { state, _ := s.lot(t, sc.lot); return state.Seq }
+	at := seq()
+	_, err = settle(drop.SettleRequest{ID: sc.ids["released"], Action: drop.ActConfirm, Ref: "too-late"})
+	refused(fault.AlreadyReleased, err)
+	_, err = settle(drop.SettleRequest{ID: sc.ids["refunded"], Action: drop.ActConfirm, Ref: "paid-refunded"})
+	refused(fault.AlreadyRefunded, err)
+	if seq() != at {
+		t.Error("the same money was written down twice")
+	}
+	for user, q := range map[string]drop.SettleRequest{
+		"held": {Action: drop.ActConfirm, Ref: "p"}, "extended": {Action: drop.ActExtend, By: 25 * time.Minute}, "kept": {Action: drop.ActRelease},
+		"bought": {Action: drop.ActRefund, Total: 1}, "expired": {Action: drop.ActConfirm, Ref: "p", Late: drop.Reclaim},
+	} {
+		q.ID = sc.ids[user]
+		if out, err := settle(q); err != nil || out.Replayed {
+			t.Errorf("%s: %+v, %v", user, out, err)
+		}
+	}
+	// The rebuilt due entries work: a hold whose time comes is taken back, though it was loaded with others.
+	if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: sc.lot, User: "new", Key: "k", Qty: 1, Hold: time.Second}); err != nil {
+		t.Error(err)
+	}
+	s.expire(t, sc.lot, 1)
+}
+
+// broken is a store that fails, or loses its caller, at a step.
+type broken struct {
+	recovery.RebuildStock
+	recovery.RebuildLedger
+	at     string
+	before bool // the step itself is not done
+	cancel context.CancelFunc
+}
+
+var errBroken = errors.New("killed")
+
+func (b *broken) step(name string, act func() error) error {
+	if name != b.at {
+		return act()
+	}
+	defer b.cancel()
+	if !b.before {
+		if err := act(); err != nil {
+			return err
+		}
+	}
+	return errBroken
+}
+
+func (b *broken) FreezeLot(ctx context.Context, seen drop.LotState, reason fault.Code) error {
+	return b.step("freeze", func() error { return b.RebuildStock.FreezeLot(ctx, seen, reason) })
+}
+
+func (b *broken) ThawLot(ctx context.Context, seen drop.LotState, reason fault.Code) error {
+	return errBroken // who is killed thaws nothing
+}
+
+func (b *broken) Record(ctx context.Context, events []drop.Event) error {
+	return b.step("record", func() error { return b.RebuildLedger.Record(ctx, events) })
+}
+
+func (b *broken) IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason string) (issued recovery.Issued, err error) {
+	err = b.step("issue", func() error { issued, err = b.RebuildLedger.IssueEpoch(ctx, lot, actor, reason); return err })
+	return issued, err
+}
+
+func (b *broken) EachRecord(ctx context.Context, lot drop.LotID, epoch int64, since time.Time, fn func([]drop.Record) error) error {
+	return b.step("records", func() error { return b.RebuildLedger.EachRecord(ctx, lot, epoch, since, fn) })
+}
+
+func (b *broken) EachUser(ctx context.Context, lot drop.LotID, epoch int64, since time.Time, fn func([]drop.UserCount) error) error {
+	return b.step("users", func() error { return b.RebuildLedger.EachUser(ctx, lot, epoch, since, fn) })
+}
+
+func (b *broken) Rebuild(ctx context.Context, r recovery.LoadRequest) error {
+	return b.step("load", func() error { return b.RebuildStock.Rebuild(ctx, r) })
+}
+
+// TestARebuildIsFinishedWhereverItWasKilled kills a rebuild before and behind each of its steps, of a lot that is there
+// and of one that is lost. Nothing sells that must not, and the next rebuild finishes.
+func TestARebuildIsFinishedWhereverItWasKilled(t *testing.T) {
+	s := openShop(t)
+	n := 0
+	for _, at := range []string{"freeze", "record", "issue", "records", "users", "load"} {
+		for _, before := range []bool{true, false} {
+			for _, lost := range []bool{false, true} {
+				if lost && at == "freeze" {
+					continue
+				}
+				n++
+				lot := drop.LotID(fmt.Sprintf("lot-%d", n))
+				sc := s.kill(t, lot, at, before, lost)
+				s.rebuild(t, lot)
+				if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "after", Key: "k", Qty: 1}); err != nil {
+					t.Errorf("killed at %s (before %v, lost %v): %v", at, before, lost, err)
+				}
+				s.answers(t, sc)
+			}
+		}
+	}
+	s.drain(t)
+	if report := s.wantProven(t); len(report.Rows) != n {
+		t.Errorf("%d lots of %d were proven", len(report.Rows), n)
+	}
+	if repairs, err := s.ledger.RepairsOutsideRuns(t.Context(), 100); err != nil || len(repairs) < 2*n-2 {
+		t.Errorf("%d repairs were written down, %v", len(repairs), err)
+	}
+	if left, err := s.redis.Do(t.Context(), "KEYS", "*stage*"); err != nil || left != "" {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// kill sells a lot, breaks a rebuild of it off and checks that it does not sell unless nothing has happened to it yet.
+func (s shop) kill(t *testing.T, lot drop.LotID, at string, before, lost bool) scene {
+	t.Helper()
+	sc := scene{lot, map[string]drop.ReserveRequest{}, map[string]drop.ReservationID{}}
+	s.mustSeed(t, "lot,stock\n"+string(lot)+",20\n", seed.Options{})
+	for i := range 5 {
+		user := fmt.Sprintf("u%d", i)
+		sc.asked[user] = drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 2}
+		if _, err := s.stock.Reserve(t.Context(), sc.asked[user]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if at != "record" {
+		s.drain(t)
+	}
+	if lost { // without its events, unless the rebuild is to find them
+		if _, err := s.redis.Do(t.Context(), "DEL", s.lotKey(t, lot)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := s.rebuilder()
+	b := &broken{RebuildStock: r.Stock, RebuildLedger: r.Ledger, at: at, before: before, cancel: cancel}
+	r.Stock, r.Ledger = b, b
+	if _, err := r.RebuildAnyway(ctx, lot, "alice", "why"); err == nil {
+		t.Fatalf("killed at %s (before %v, lost %v): no error", at, before, lost)
+	}
+	_, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "between", Key: "k", Qty: 1})
+	sells := at == "freeze" && before || at == "load" && !before
+	if sells && err != nil || !sells && !fault.Is(err, fault.LotFrozen) && !fault.Is(err, fault.LotNotLoaded) {
+		t.Errorf("killed at %s (before %v, lost %v): a reserve is answered %v", at, before, lost, err)
+	}
+	return sc
+}
+
+func (s shop) lotKey(t *testing.T, lot drop.LotID) string {
+	t.Helper()
+	key, err := s.redis.Do(t.Context(), "KEYS", "drop:*:lot:"+string(lot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// TestNothingIsRebuiltWhileRedisIsAhead loses the outbox before the ledger has it: only Redis knows what was sold.
+func TestNothingIsRebuiltWhileRedisIsAhead(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
+	s.sell(t, "hat", 3)
+	if _, err := s.redis.Do(t.Context(), "EVAL", "for _, k in ipairs(redis.call('KEYS', '*outbox')) do redis.call('DEL', k) end return 1", "0"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.rebuilder().RebuildAnyway(t.Context(), "hat", "alice", "why")
+	if !fault.Is(err, fault.Conflict) {
+		t.Fatalf("rebuilt, and what was sold is forgotten: %v", err)
+	}
+	// It sells on, as before: a rebuild that may not be is undone.
+	if state, _ := s.lot(t, "hat"); state.Sold != 3 || !state.Sells() {
+		t.Errorf("left as %+v", state)
+	}
+}
+
+// TestOnlyWhatWasOnSaleIsRebuilt also lets several rebuild at once, of whom one does.
+func TestOnlyWhatWasOnSaleIsRebuilt(t *testing.T) {
+	s := openShop(t)
+	if _, err := s.rebuilder().Rebuild(t.Context(), "nobody", "alice", "why"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
+	s.sell(t, "hat", 3)
+	s.drain(t)
+	s.flush(t)
+	var wg sync.WaitGroup
+	loaded := make(chan recovery.Rebuilt, 8)
+	for range cap(loaded) {
+		wg.Go(func() { loaded <- s.rebuild(t, "hat") })
+	}
+	wg.Wait()
+	close(loaded)
+	n := 0
+	for done := range loaded {
+		if done.Epoch != 0 {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d of 8 rebuilt the lot", n)
+	}
+	s.wantProven(t)
+	if _, err := s.ledger.CreateLot(t.Context(), drop.Definition{Lot: "new", Stock: 3}.WithDefaults(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.rebuilder().Rebuild(t.Context(), "new", "alice", "why"); !fault.Is(err, fault.Conflict) {
+		t.Error(err)
+	}
+}
+
+// TestAnOldSnapshotIsRebuilt puts an older state of Redis back, and damages another lot.
+func TestAnOldSnapshotIsRebuilt(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,20\ncap,20\n", seed.Options{})
+	s.sell(t, "hat", 3)
+	s.drain(t)
+	key := s.lotKey(t, "hat")
+	if _, err := s.redis.Do(t.Context(), "COPY", key, "old"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: "more", Key: "k", Qty: 9}); err != nil {
+		t.Fatal(err)
+	}
+	s.drain(t)
+	if _, err := s.redis.Do(t.Context(), "COPY", "old", key, "REPLACE"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.redis.Do(t.Context(), "HSET", s.lotKey(t, "cap"), "live", "x"); err != nil {
+		t.Fatal(err)
+	}
+	for _, lot := range []drop.LotID{"hat", "cap"} {
+		plan, err := s.rebuilder().Plan(t.Context(), lot, false)
+		if err != nil || plan.Step != recovery.StepRebuild || !plan.Selling() {
+			t.Errorf("planned %+v, %v", plan, err)
+		}
+		if done := s.rebuild(t, lot); done.Epoch != 2 {
+			t.Errorf("%+v", done)
+		}
+	}
+	if out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: "more", Key: "k", Qty: 9}); err != nil || !out.Replayed {
+		t.Errorf("%+v, %v", out, err)
+	}
+	s.wantProven(t)
+}
+
+// TestAnyHistoryIsRestored does anything to a lot, in any order, loses it, and compares every record and every answer.
+func TestAnyHistoryIsRestored(t *testing.T) {
+	s := openShop(t)
+	histories, steps := 6, 150
+	if testing.Short() {
+		histories, steps = 3, 60
+	}
+	for seedNumber := range histories {
+		rng := rand.New(rand.NewPCG(7, uint64(seedNumber)))
+		lot := drop.LotID(fmt.Sprintf("lot-%d", seedNumber))
+		late := []string{"refuse", "reclaim"}[rng.IntN(2)]
+		s.mustSeed(t, fmt.Sprintf("lot,stock,limit,hold,late\n%s,%d,%d,1m,%s\n", lot, 5+rng.IntN(60), rng.IntN(2)*6, late), seed.Options{})
+		sc := s.anyHistory(t, rng, lot, steps)
+		s.drain(t)
+		// What is due is taken back first, so that no retry finds it another way than the record says.
+		for more := true; more; {
+			out, err := s.stock.Sweep(t.Context(), lot.Shard(s.stock.Shards()), 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			more = out.More
+		}
+		before := s.answers(t, sc)
+		s.drain(t)
+		was, _ := s.lot(t, lot)
+		if _, err := s.redis.Do(t.Context(), "DEL", s.lotKey(t, lot)); err != nil {
+			t.Fatal(err)
+		}
+		if done := s.rebuild(t, lot); done.Totals != was.Totals {
+			t.Fatalf("history %d: rebuilt %+v of %+v", seedNumber, done, was)
+		}
+		for user, after := range s.answers(t, sc) {
+			if after != before[user] {
+				t.Errorf("history %d: %s was answered\n%s, and now\n%s", seedNumber, user, before[user], after)
+			}
+		}
+	}
+	s.drain(t)
+	s.wantProven(t)
+}
+
+// anyHistory lets a few users do anything. Its holds last for minutes, or end within it.
+func (s shop) anyHistory(t *testing.T, rng *rand.Rand, lot drop.LotID, steps int) scene {
+	t.Helper()
+	sc := scene{lot, map[string]drop.ReserveRequest{}, map[string]drop.ReservationID{}}
+	var names []string
+	for step := range steps {
+		if len(names) == 0 || rng.IntN(3) == 0 {
+			q := drop.ReserveRequest{Lot: lot, User: fmt.Sprintf("u%d", rng.IntN(12)), Key: fmt.Sprint(step), Qty: 1 + rng.Int64N(4), Hold: 20 * time.Minute}
+			if rng.IntN(3) == 0 {
+				q.Hold = time.Second
+			}
+			if out, err := s.stock.Reserve(t.Context(), q); err == nil {
+				name := q.User + "/" + q.Key
+				sc.asked[name], sc.ids[name] = q, out.Reservation.ID
+				names = append(names, name)
+			}
+			continue
+		}
+		q := drop.SettleRequest{ID: sc.ids[names[rng.IntN(len(names))]], Actor: "x"}
+		switch rng.IntN(5) {
+		case 0, 1:
+			q.Action, q.Qty, q.Ref, q.Late = drop.ActConfirm, rng.Int64N(3), fmt.Sprint("pay", rng.IntN(9)), []drop.Late{"", drop.Refuse, drop.Reclaim}[rng.IntN(3)]
+		case 2:
+			q.Action, q.Keep = drop.ActRelease, rng.Int64N(3)
+		case 3:
+			q.Action, q.By = drop.ActExtend, time.Duration(1+rng.IntN(1500))*time.Second
+		case 4:
+			q.Action, q.Total, q.NoRestock = drop.ActRefund, 1+rng.Int64N(3), rng.IntN(2) == 0
+		}
+		_, _ = s.stock.Settle(t.Context(), q) // a refusal is part of the history
+		if rng.IntN(40) == 0 {
+			time.Sleep(300 * time.Millisecond) // for short holds to end in the middle of it
+		}
+	}
+	time.Sleep(1100 * time.Millisecond) // until every hold of a second is over
+	return sc
+}
+
+// TestALargeLotIsRestoredQuickly logs how long it takes; how quick that is depends on the machine. With DROPCTL_RECORDS it
+// takes that many.
+func TestALargeLotIsRestoredQuickly(t *testing.T) {
+	testkit.Long(t)
+	n := 100_000
+	if more, err := strconv.Atoi(os.Getenv("DROPCTL_RECORDS")); err == nil {
+		n = more
+	}
+	s := openShop(t)
+	s.mustSeed(t, fmt.Sprintf("lot,stock\nhat,%d\n", n), seed.Options{})
+	var crowd sync.WaitGroup
+	for c := range 256 {
+		crowd.Go(func() {
+			for i := c; i < n; i += 256 {
+				user := fmt.Sprintf("user-%d", i)
+				out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: user, Key: "k", Qty: 1, Hold: 25 * time.Minute})
+				if err == nil && i%4 > 1 {
+					action := []drop.Action{drop.ActConfirm, drop.ActRelease}[i%2]
+					_, err = s.stock.Settle(t.Context(), drop.SettleRequest{ID: out.Reservation.ID, Action: action})
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	crowd.Wait()
+	if _, err := s.rebuilder().Rebuild(t.Context(), "hat", "alice", "record it"); err != nil { // equal once recorded
+		t.Fatal(err)
+	}
+	was, _ := s.lot(t, "hat")
+	if _, err := s.redis.Do(t.Context(), "CONFIG", "RESETSTAT"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.redis.Do(t.Context(), "SLOWLOG", "RESET"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.redis.Do(t.Context(), "CONFIG", "SET", "slowlog-log-slower-than", "20000"); err != nil {
+		t.Fatal(err)
+	}
+	done, err := s.rebuilder().RebuildAnyway(t.Context(), "hat", "alice", "why")
+	if err != nil || done.Records != int64(n) || done.Totals != was.Totals {
+		t.Fatalf("%+v of %+v, %v", done, was, err)
+	}
+	slow, err := s.redis.Do(t.Context(), "SLOWLOG", "LEN")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d records and %d users restored in %s; %s calls took Redis longer than 20 ms", done.Records, done.Users, done.Took.Round(time.Millisecond), slow)
+	s.wantProven(t)
+}
