@@ -160,7 +160,11 @@ func (r Report) Err() error {
 	text := fmt.Sprintf("%d of %d lots need attention: %s", r.Findings, r.Lots, names)
 	switch {
 	case r.Left > 0:
-		return fault.New(fault.Finding, "%s repaired, which is all that --max-repair allows, %d left; %s", differences(r.Repaired), r.Left, text).
+		done := differences(r.Repaired) + " repaired"
+		if r.Planned > 0 {
+			done = differences(r.Planned) + " to be repaired"
+		}
+		return fault.New(fault.Finding, "%s, which is all that --max-repair allows, %d left; %s", done, r.Left, text).
 			WithHint("look why there are so many, then run it again, or with a higher --max-repair")
 	case r.Repaired > 0:
 		return fault.New(fault.Partial, "%s repaired, but %s", differences(r.Repaired), text).WithHint("%s", r.nextOf(lots[0]))

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,7 +86,7 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 	if filed, first, err := s.NextLook(t.Context(), lot); err != nil || !filed.Equal(first) || first.After(ann.Deadline) {
 		t.Errorf("looked at %s, first due %s, %v", filed, first, err)
 	}
-	if err := rdb.HGet(t.Context(), k.lot(lot), "#left").Err(); err != redis.Nil {
+	if err := rdb.HGet(t.Context(), k.lot(lot), "#left").Err(); !errors.Is(err, redis.Nil) {
 		t.Errorf("the batch is still there: %v", err)
 	}
 	passTime(t, s, rdb, time.Hour, lot)
