@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/recovery"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 // restoreFlags are what the command line says of a restore.
@@ -133,7 +133,7 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 		return err
 	}
 	a.rebuildEach(ctx, r, f, plans, views)
-	shut := a.reopen(ctx, s, l, f.lots)
+	shut := a.reopen(ctx, r, wire.Reopener(s, l), f.lots)
 	if err := a.print(views); err != nil {
 		return err
 	}
@@ -343,15 +343,13 @@ func (a *app) restoreProgress() (tell func(lot drop.LotID, records, of int64), e
 const reopenPause = time.Second
 
 // reopen opens the shards of these lots that were shut, and returns an error if one stays so.
-func (a *app) reopen(ctx context.Context, s *stock.Stock, l *ledger.Ledger, lots []drop.LotID) error {
-	var shards []int
+func (a *app) reopen(ctx context.Context, r *recovery.Rebuilder, g *recovery.Guardian, lots []drop.LotID) error {
+	byShard := map[int][]drop.LotID{}
 	for _, lot := range lots {
-		if n := lot.Shard(s.Shards()); !slices.Contains(shards, n) {
-			shards = append(shards, n)
-		}
+		n := lot.Shard(g.Shards)
+		byShard[n] = append(byShard[n], lot)
 	}
-	slices.Sort(shards)
-	findings, err := wire.Reopener(s, l).Reopen(ctx, shards, reopenPause)
+	findings, err := g.Reopen(ctx, slices.Sorted(maps.Keys(byShard)), reopenPause)
 	if err != nil {
 		return err
 	}
@@ -359,6 +357,9 @@ func (a *app) reopen(ctx context.Context, s *stock.Stock, l *ledger.Ledger, lots
 	for _, f := range findings {
 		if f.Action == recovery.Reopened {
 			a.note("shard %d is open again", f.Shard)
+			if err := r.Record(ctx, byShard[f.Shard]); err != nil { // the epochs they were opened under
+				return err
+			}
 			continue
 		}
 		a.note("shard %d stays shut: %s %s", f.Shard, f.Reason, drop.JoinLots(f.Lots))

@@ -375,6 +375,20 @@ func aheadFault(l drop.LedgerLot, seen drop.LotState) error {
 		WithHint("let a worker record what it can: dropctl worker --until-idle; then look: dropctl reconcile --deep %s", l.Lot)
 }
 
+// Record hands the ledger what the outbox has of these lots and the ledger has not, without waiting for a worker.
+func (r *Rebuilder) Record(ctx context.Context, lots []drop.LotID) error {
+	known, err := r.Ledger.LotsOf(ctx, lots)
+	if err != nil {
+		return err
+	}
+	for _, l := range known {
+		if err := r.record(ctx, l.Lot, l.Watermark); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // record hands the ledger what the outbox has of the lot behind a watermark, without waiting for a worker.
 func (r *Rebuilder) record(ctx context.Context, lot drop.LotID, from drop.Watermark) error {
 	shard := lot.Shard(r.Stock.Shards())
