@@ -405,8 +405,10 @@ func (p *pass) settle(ctx context.Context, v view) error {
 		p.say(v, Finding{Action: Settling})
 		return nil
 	}
-	if wait, err := p.awaitClock(ctx, v); wait {
-		return err
+	if v.Frozen == string(fault.FreezeClock) && !v.clockOK {
+		p.forget(v.Shard)
+		p.say(v, Finding{Action: Waiting, Reason: fault.FreezeClock})
+		return nil
 	}
 	verdicts := p.tryable(p.sides.verdicts(v.Shard))
 	if err := p.hold(ctx, v, verdicts); err != nil {
@@ -432,27 +434,11 @@ func (p *pass) settle(ctx context.Context, v view) error {
 	if err := p.Stock.Reopen(ctx, v.ShardState); err != nil {
 		return p.unsettled(v, err)
 	}
+	m := p.memories[v.Shard]
+	m.frozenClock = false // its clock was judged here
+	p.memories[v.Shard] = m
 	p.say(v, Finding{Action: Reopened, Reason: fault.Code(v.Frozen), Equal: len(equal), Evidence: p.sides.evidence(lots[:min(len(lots), 5)])})
 	return nil
-}
-
-// awaitClock reports whether a shard has to wait for its server's clock, and makes sure that it does. A clock that is
-// behind the last changes by less than any script minds does not matter, unless the shard is frozen for it already.
-func (p *pass) awaitClock(ctx context.Context, v view) (wait bool, err error) {
-	frozen, tolerance := v.Frozen == string(fault.FreezeClock), clockTolerance
-	if frozen {
-		tolerance = 0
-	}
-	early := p.sides.early(v.Shard, tolerance)
-	if len(early) == 0 && (v.clockOK || !frozen) {
-		return false, nil
-	}
-	if !frozen {
-		err = ignoreConflict(p.Stock.Freeze(ctx, v.ShardState, fault.FreezeClock))
-	}
-	p.forget(v.Shard)
-	p.say(v, Finding{Action: Waiting, Reason: fault.FreezeClock, Lots: early})
-	return true, err
 }
 
 // unsettled keeps an error, unless it only says that somebody else has acted meanwhile: the next pass sees what came of it.

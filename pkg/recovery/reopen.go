@@ -11,7 +11,7 @@ import (
 
 // Reopen opens the shut ones of these shards whose lots are all equal to the ledger, twice in a row with a pause between:
 // a batch that some worker read from the lost server may still be on its way. It returns a finding for each that was
-// shut. What an operator has frozen, and what waits for its clock, stays shut. Other than a pass it does not wait
+// shut. What an operator has frozen, and what waits for a clock, stays shut. Other than a pass it does not wait
 // until every outbox entry is acknowledged, and changes no lot that differs: it is for where no worker runs.
 func (g *Guardian) Reopen(ctx context.Context, shards []int, pause time.Duration) ([]Finding, error) {
 	var findings []Finding
@@ -60,9 +60,6 @@ func (g *Guardian) reopen(ctx context.Context, shard int, before string) (f Find
 	if reason, unequal := p.sides.gravest(shard); reason != "" {
 		return Finding{Shard: shard, Action: Frozen, Reason: reason, Lots: unequal, Evidence: p.sides.evidence(unequal)}, "", nil
 	}
-	if early := p.sides.early(shard, 0); st.Frozen == string(fault.FreezeClock) && len(early) > 0 {
-		return Finding{Shard: shard, Action: Waiting, Reason: fault.FreezeClock, Lots: early}, "", nil
-	}
 	f = Finding{Shard: shard, Action: Settling, Equal: len(lots)}
 	if p.sides.elsewhere(st) {
 		return f, "", nil
@@ -81,7 +78,7 @@ func (g *Guardian) reopen(ctx context.Context, shard int, before string) (f Find
 }
 
 // gravity orders the reasons: the first needs the most care and names the shard's reason.
-var gravity = []fault.Code{fault.FreezeAhead, fault.FreezeDiffers, fault.FreezeBehind, fault.FreezeEmptied}
+var gravity = []fault.Code{fault.FreezeAhead, fault.FreezeDiffers, fault.FreezeBehind, fault.FreezeEmptied, fault.FreezeClock}
 
 // gravest returns the worst reason why lots of a shard do not equal the ledger and the lots that say so, or "" if all are
 // equal. A stopped lot comes before every other reason.
@@ -91,6 +88,9 @@ func (b bothSides) gravest(shard int) (fault.Code, []drop.LotID) {
 		reason, stopped := b.compareLot(id)
 		if stopped {
 			return reason, []drop.LotID{id}
+		}
+		if b.judge(id).reason == fault.FreezeClock {
+			reason = fault.FreezeClock
 		}
 		unequal[reason] = append(unequal[reason], id)
 	}

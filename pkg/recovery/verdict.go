@@ -68,6 +68,8 @@ func (b bothSides) judge(id drop.LotID) verdict {
 		return verdict{cureByHand, reason}
 	case reason != "":
 		return verdict{cureRebuild, reason}
+	case r.Mark.Sub(r.Now) > clockTolerance: // its last change lies ahead of the server's clock: every script would refuse it
+		return verdict{cureByHand, fault.FreezeClock}
 	case r.LotFrozen == string(fault.FreezeRestoring): // a rebuild was broken off; one that is at it keeps ours away
 		return verdict{cureRebuild, fault.FreezeRestoring}
 	case r.LotFrozen == string(fault.FreezeOperator):
@@ -161,11 +163,6 @@ func (b bothSides) verdicts(shard int) map[drop.LotID]verdict {
 // server took over between the looks, and the next pass judges that one.
 func (b bothSides) elsewhere(st drop.ShardState) bool {
 	return slices.ContainsFunc(b.of(st.Shard), func(id drop.LotID) bool { r, there := b.redis[id]; return there && r.Run != st.Run })
-}
-
-// early returns the lots of a shard whose last change lies ahead of the server's clock by more than is tolerated.
-func (b bothSides) early(shard int, tolerance time.Duration) []drop.LotID {
-	return slices.DeleteFunc(b.of(shard), func(id drop.LotID) bool { r := b.redis[id]; return r.Mark.Sub(r.Now) <= tolerance })
 }
 
 // evidence says where each of some lots stands on both sides, as (epoch, seq).

@@ -88,7 +88,10 @@ func TestWhatBecomesOfALot(t *testing.T) {
 		"frozen for a stop, healed": {func(_ *drop.LedgerLot, r *drop.LotState) { r.LotFrozen = string(fault.StopFork) }, verdict{cureThaw, fault.StopFork}},
 		"a rebuild was broken off": {func(_ *drop.LedgerLot, r *drop.LotState) { r.LotFrozen = string(fault.FreezeRestoring) },
 			verdict{cureRebuild, fault.FreezeRestoring}},
-		"frozen by an operator": {func(_ *drop.LedgerLot, r *drop.LotState) { r.LotFrozen = string(fault.FreezeOperator) }, verdict{cureByHand, fault.FreezeOperator}},
+		"changed in the future":     {func(_ *drop.LedgerLot, r *drop.LotState) { r.Mark = r.Now.Add(time.Hour) }, verdict{cureByHand, fault.FreezeClock}},
+		"changed a little later":    {func(_ *drop.LedgerLot, r *drop.LotState) { r.Mark = r.Now.Add(time.Second) }, verdict{}},
+		"frozen for that, now past": {func(_ *drop.LedgerLot, r *drop.LotState) { r.LotFrozen = string(fault.FreezeClock) }, verdict{cureThaw, fault.FreezeClock}},
+		"frozen by an operator":     {func(_ *drop.LedgerLot, r *drop.LotState) { r.LotFrozen = string(fault.FreezeOperator) }, verdict{cureByHand, fault.FreezeOperator}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package stock
 import (
 	"context"
 	"errors"
+	"net"
 	"net/url"
 	"strings"
 
@@ -39,6 +40,40 @@ func (c clustered) eachNode(ctx context.Context, fn func(*redis.Client) error) e
 	return c.ForEachMaster(ctx, func(_ context.Context, n *redis.Client) error { return fn(n) })
 }
 func (c clustered) moved(ctx context.Context) { c.ReloadState(ctx) }
+
+// lookAgain makes the client ask anew who serves which slots when a node cannot be reached, or says that it serves a slot no
+// more. Left to itself it would go on with what it knows for a minute.
+type lookAgain struct{ cluster *redis.ClusterClient }
+
+func (h lookAgain) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err != nil {
+			h.cluster.ReloadState(ctx)
+		}
+		return conn, err
+	}
+}
+
+func (h lookAgain) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if isMoved(err) {
+			h.cluster.ReloadState(ctx)
+		}
+		return err
+	}
+}
+
+func (h lookAgain) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		if isMoved(err) {
+			h.cluster.ReloadState(ctx)
+		}
+		return err
+	}
+}
 
 // connect returns the client for a URL and what to call it. Nothing is dialled yet.
 //
@@ -94,7 +129,9 @@ func connect(o Options) (server, string, error) {
 		c := &redis.ClusterOptions{Addrs: hosts, Username: opt.Username, Password: opt.Password, TLSConfig: opt.TLSConfig, ClientName: opt.ClientName,
 			MaxRedirects: 1, MaxRetries: -1, DialTimeout: opt.DialTimeout, ReadTimeout: opt.ReadTimeout, WriteTimeout: opt.WriteTimeout,
 			ContextTimeoutEnabled: true, PoolSize: opt.PoolSize, DisableIdentity: true, MaintNotificationsConfig: opt.MaintNotificationsConfig}
-		return clustered{redis.NewClusterClient(c)}, strings.Join(hosts, ","), nil
+		cluster := redis.NewClusterClient(c)
+		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(lookAgain{cluster}) })
+		return clustered{cluster}, strings.Join(hosts, ","), nil
 	}
 	return nil, "", bad(notThat("its scheme is unknown"))
 }

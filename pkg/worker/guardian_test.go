@@ -179,8 +179,11 @@ func TestAClockFreezeIsLiftedOnceTheClockHasCaughtUp(t *testing.T) {
 	if _, err := s.hold(t.Context(), "truffle", "early", time.Hour); !fault.Is(err, fault.LotFrozen) {
 		t.Fatalf("reserving answers %v", err)
 	}
-	if sum, err := s.drain(t, worker.Options{}); err != nil || sum.Reopened != 0 || s.door(t, "truffle").Frozen != string(fault.FreezeClock) {
-		t.Errorf("did %+v: %v; %+v", sum, err, s.door(t, "truffle"))
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.hold(t.Context(), "truffle", "early", time.Hour); !fault.Is(err, fault.LotFrozen) {
+		t.Errorf("reserving answers %v", err)
 	}
 	s.start(t, worker.Options{})
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {

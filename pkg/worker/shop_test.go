@@ -71,7 +71,13 @@ func newShop(t testing.TB) *shop {
 
 func newShopOn(t testing.TB, redis *lab.Redis, postgres *lab.Postgres, database string) *shop {
 	t.Helper()
-	s := &shop{redis: redis, postgres: postgres, redisURL: redis.SocketURL(), databaseURL: postgres.SocketURL(lab.App, database)}
+	return newShopAt(t, redis, redis.SocketURL(), postgres, database)
+}
+
+// newShopAt is a shop whose engine finds Redis at another address than that of the server it starts with.
+func newShopAt(t testing.TB, redis *lab.Redis, redisURL string, postgres *lab.Postgres, database string) *shop {
+	t.Helper()
+	s := &shop{redis: redis, postgres: postgres, redisURL: redisURL, databaseURL: postgres.SocketURL(lab.App, database)}
 	owner := ledger.Options{URL: postgres.SocketURL(lab.Owner, database)}
 	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
 		t.Fatal(err)
