@@ -31,6 +31,12 @@ test: deps ## run all tests with the race detector (about 10 minutes on two core
 test-fast: deps ## run the quick tests in under a minute: fewer rounds, no race detector
 	go test -short -p 6 -timeout 5m ./...
 
+SURVIVE_RUNS := 100
+
+.PHONY: survive
+survive: deps ## cut SURVIVE_RUNS (100) sell-outs at each level of durability; print what was acknowledged and lost
+	@cd pkg/stock && go test -count=1 -timeout 60m -run '^TestAcknowledgedHoldsSurviveAPowerFailure$$' -survive-runs $(SURVIVE_RUNS)
+
 .PHONY: fuzz
 fuzz: ## run every fuzzer for FUZZTIME (10s)
 	@set -e; grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd pkg | \

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,10 +173,8 @@ func (l *lane) prove(calls []*invocation) *proof {
 func (p *proof) missing(s *Stock, fence answer) error {
 	synced, err := reached(p.wait)
 	switch {
-	case fence.err != nil:
-		return fence.err
 	case fence.reply.status != "ok": // the wait may have stood behind nothing
-		return errors.New("its data is not that of this installation any more")
+		return cmp.Or(fence.err, errors.New("its data is not that of this installation any more"))
 	case err != nil:
 		return err
 	case s.level.disk && synced < 1:

@@ -2,7 +2,6 @@ package stock
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -162,7 +161,36 @@ func TestOneWaitForABatch(t *testing.T) {
 	}
 }
 
-// TestAWaitThatIsRefusedProvesNothing forbids the wait, and then the fence before it.
+// TestAReplayIsFenced looks for the write that lets a wait cover what other connections wrote. Redis 7.0 needs none, but
+// promises no more than that a wait covers the writes of its own connection.
+func TestAReplayIsFenced(t *testing.T) {
+	t.Parallel()
+	primary, _ := testkit.Replicated(t, 1)
+	s := openStock(t, primary.URL(), durable("replicas=1"))
+	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 3})
+	reserve(t, s, lot, "ann", "k", 1)
+	rdb, meta := rawClient(t, primary), s.shardOf(lot).keys.meta
+	if err := rdb.HDel(t.Context(), meta, "fence").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if out := reserve(t, s, lot, "ann", "k", 1); !out.Replayed {
+		t.Fatalf("%+v", out)
+	}
+	if there, err := rdb.HExists(t.Context(), meta, "fence").Result(); err != nil || !there {
+		t.Errorf("a fence: %t, %v", there, err)
+	}
+}
+
+// TestARefusalAtTheDoorRestsOnNoWrite loads a lot where another installation's are.
+func TestARefusalAtTheDoorRestsOnNoWrite(t *testing.T) {
+	t.Parallel()
+	primary, _ := testkit.Replicated(t, 1)
+	newLot(t, openStock(t, primary.URL()), drop.Definition{Lot: "truffle", Stock: 3})
+	s := openStock(t, primary.URL(), durable("replicas=1"), func(o *Options) { o.Installation = "another" })
+	wantCode(t, s.Load(t.Context(), LoadRequest{Definition: drop.Definition{Lot: "truffle", Stock: 9}, Epoch: 1}), fault.Foreign)
+}
+
+// TestAWaitThatIsRefusedProvesNothing forbids the wait.
 func TestAWaitThatIsRefusedProvesNothing(t *testing.T) {
 	t.Parallel()
 	primary, _ := testkit.Replicated(t, 1)
@@ -198,13 +226,16 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 	s := openStock(t, r.URL(), durable("disk"))
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 100})
 	keys := 0
-	ask := func(s *Stock) error {
+	ask := func(s *Stock) error { // nil, or why both the check and a call refuse
 		keys++
 		_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "ann", Key: strconv.Itoa(keys), Qty: 1})
 		if fault.Is(err, fault.HoldExists) {
 			err = nil
 		}
-		return errors.Join(err, s.CheckDurability(t.Context()))
+		if check := s.CheckDurability(t.Context()); (check == nil) != (err == nil) {
+			return fmt.Errorf("the call says %v, the check %v", err, check)
+		}
+		return err
 	}
 	if err := ask(s); err != nil {
 		t.Fatalf("with appendfsync always: %v", err)
@@ -227,7 +258,7 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 		} else {
 			testkit.Eventually(t, 2*recheck+5*time.Second, func() (bool, string) {
 				err := ask(s)
-				return fault.Is(err, fault.Unavailable) && strings.Contains(err.Error(), c.says) && strings.Contains(fault.HintOf(err), "appendfsync always"),
+				return fault.Is(err, fault.Unavailable) && strings.HasPrefix(err.Error(), "Redis at ") && strings.Contains(err.Error(), c.says) && strings.Contains(fault.HintOf(err), "appendfsync always"),
 					fmt.Sprintf("with %s %s: %v", c.set, c.to, err)
 			})
 		}
