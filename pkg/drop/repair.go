@@ -32,7 +32,7 @@ type Fix struct {
 	Kind    FixKind
 	Subject string        // attempt of the hold, text of the due entry, user, name of the batch
 	Seen    UserCount     // FixUser: the counters
-	Records []Reservation // FixDue: the hold; FixUser: all live reservations of the user, in the order of N
+	Records []Reservation // FixDue: the hold; FixUser: all live reservations of the user, in the order of their attempts
 }
 
 // FixOutcome says how a fix went.

@@ -211,7 +211,7 @@ func (r *run) deepLook(ctx context.Context, lot drop.LotID) (proof, error) {
 	if err := r.ledger.LiveReservations(ctx, lot, func(page []drop.Reservation) error { ledger.read(page); return nil }); err != nil {
 		return p, err
 	}
-	redis := records{}
+	redis := make(records, len(ledger))
 	err = r.stock.Records(ctx, lot, func(page []drop.Reservation) error {
 		redis.read(page)
 		return r.ended(ctx, &p, *before.ledger, page)
@@ -502,16 +502,13 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 }
 
 func (p *proof) users(redis records, counted map[string]drop.UserCount, m moved, seq int64) {
-	want := map[string]drop.UserCount{}
-	newest := map[string]int64{} // of a user's holds
+	want := make(map[string]drop.UserCount, len(counted))
 	for _, r := range redis {
 		u := want[r.User]
 		u.User = r.User
 		if r.State == drop.Held {
-			// A user has one hold at a time. Where there are more, every look must say the same.
-			if u.Held += r.Qty; r.ID.N > newest[r.User] {
-				u.Live, newest[r.User] = r.ID.Attempt, r.ID.N
-			}
+			// A user has one hold at a time. Where there are more, every look and the repair must say the same.
+			u.Held, u.Live = u.Held+r.Qty, max(u.Live, r.ID.Attempt)
 		} else {
 			u.Bought += r.Qty
 		}
@@ -546,7 +543,7 @@ func (rs records) attach(wrong map[string]*drop.Fix) {
 		}
 	}
 	for _, f := range wrong {
-		slices.SortFunc(f.Records, func(a, b drop.Reservation) int { return cmp.Compare(a.ID.N, b.ID.N) })
+		slices.SortFunc(f.Records, func(a, b drop.Reservation) int { return cmp.Compare(a.ID.Attempt, b.ID.Attempt) })
 	}
 }
 

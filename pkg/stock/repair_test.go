@@ -142,6 +142,9 @@ func TestAFixedHoldNoLongerNeedsItsBatch(t *testing.T) {
 	if again, err := s.RecordsOf(t.Context(), lot, []string{lost}); err != nil || again[lost] != found[lost] {
 		t.Errorf("the record was %+v, is %+v, %v", found[lost], again[lost], err)
 	}
+	if record := rdb.HGet(t.Context(), k.lot(lot), lost).Val(); !strings.HasPrefix(record, "h\t") {
+		t.Errorf("the record still needs its batch: %q", record)
+	}
 	passTime(t, s, rdb, time.Hour, lot)
 	for more := true; more; {
 		out, err := s.Sweep(t.Context(), lot.Shard(s.Shards()), 3)
