@@ -36,6 +36,7 @@ local KEYS, ARGV = KEYS, ARGV -- a local is read faster than a global
 local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
 local pack, unpacked = struct.pack, struct.unpack
 local LIVE, TOTALS, RULE = '>i6i6i6i6i6', '>i6i6', '>i6i6i6i6i6i6ss'
+local FILLER = string.rep('.', 40)
 local ATTEMPT = 26
 local FIRST_LOT = 6 -- in KEYS
 
@@ -90,8 +91,10 @@ local function rule_of(text)
   return rule
 end
 
+-- pack_rule: a lot's rules as their field, filled up beyond hash-max-listpack-value (64): Redis would keep a small lot in
+-- one piece, through which every look at a record has to search.
 local function pack_rule(R, status)
-  return pack(RULE, R.epoch, R.limit, R.hold, R.max_hold, R.opens, R.closes, status, R.late)
+  return pack(RULE, R.epoch, R.limit, R.hold, R.max_hold, R.opens, R.closes, status, R.late) .. FILLER
 end
 
 -- decode: a lot from its fields, and its time mark; an error if they are none. What reserve writes into it is named here,

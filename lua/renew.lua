@@ -29,7 +29,7 @@ read_totals(L)
 local closing = fmt('%d\t%d', R.epoch, L.seq)
 local function moment(ms) return ms > 0 and fmt('%d', ms) or '' end
 
-local rule_field = pack(RULE, epoch, R.limit, R.hold, R.max_hold, R.opens, R.closes, R.status, R.late)
+local rule_field = pack_rule({ epoch = epoch, limit = R.limit, hold = R.hold, max_hold = R.max_hold, opens = R.opens, closes = R.closes, late = R.late }, R.status)
 L.rule = rule_of(rule_field)
 put_record(L, 'rule', rule_field)
 local seq = next_seq(L)

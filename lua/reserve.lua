@@ -170,7 +170,7 @@ end
 
 -- head: what all holds of a lot that ask for the same share in the reply.
 local function head(L, ending)
-  return (L.rule.limit == 0 and -1 or L.rule.limit - L.qty) .. ending
+  return fmt('%d', L.rule.limit == 0 and -1 or L.rule.limit - L.qty) .. ending
 end
 
 -- all_new: the answers of a lot that has enough for all, where nobody is known.
@@ -179,7 +179,7 @@ local function all_new(L)
   local deadline, deadline_text, ending = term(L, L.hold)
   name_lot(L)
   for i = 0, n - 1 do
-    local attempt, number = A[at + i], seq + i + 1 .. ''
+    local attempt, number = A[at + i], fmt('%d', seq + i + 1)
     local record = A[at + 2 * n + i] .. number .. ending
     res[4 * i + 1], res[4 * i + 2], res[4 * i + 3], res[4 * i + 4] = attempt, record, A[at + n + i], A[at + 3 * n + i]
     ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', record, A[at + 4 * n + i]
