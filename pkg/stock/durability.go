@@ -174,7 +174,7 @@ func (p *proof) missing(s *Stock, fence answer) error {
 	synced, err := reached(p.wait)
 	switch {
 	case fence.reply.status != "ok": // the wait may have stood behind nothing
-		return cmp.Or(fence.err, errors.New("its data is not that of this installation any more"))
+		return cmp.Or(fence.err, errors.New("its shard was shut meanwhile"))
 	case err != nil:
 		return err
 	case s.level.disk && synced < 1:

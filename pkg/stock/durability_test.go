@@ -181,13 +181,30 @@ func TestAReplayIsFenced(t *testing.T) {
 	}
 }
 
-// TestARefusalAtTheDoorRestsOnNoWrite loads a lot where another installation's are.
-func TestARefusalAtTheDoorRestsOnNoWrite(t *testing.T) {
+// TestRecoveryWaitsForNobody loads, freezes and reopens while there is no replica: a shop that has just lost its primary
+// has none. What is refused at the door rests on no write.
+func TestRecoveryWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	primary, _ := testkit.Replicated(t, 1)
-	newLot(t, openStock(t, primary.URL()), drop.Definition{Lot: "truffle", Stock: 3})
-	s := openStock(t, primary.URL(), durable("replicas=1"), func(o *Options) { o.Installation = "another" })
-	wantCode(t, s.Load(t.Context(), LoadRequest{Definition: drop.Definition{Lot: "truffle", Stock: 9}, Epoch: 1}), fault.Foreign)
+	s := openStock(t, testkit.Redis(t).URL(), hasty("replicas=1"))
+	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 3})
+	shard := lot.Shard(s.Shards())
+	look := func() drop.ShardState {
+		state, err := s.ShardState(t.Context(), shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	if err := s.Freeze(t.Context(), look(), fault.FreezeOperator); err != nil {
+		t.Error(err)
+	}
+	_, _, err := s.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
+	wantCode(t, err, fault.LotFrozen)
+	if err := s.Reopen(t.Context(), look()); err != nil {
+		t.Error(err)
+	}
+	_, _, err = s.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
+	wantCode(t, err, fault.OutcomeUnknown)
 }
 
 // TestAWaitThatIsRefusedProvesNothing forbids the wait.

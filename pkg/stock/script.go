@@ -14,18 +14,14 @@ import (
 )
 
 // script is a Lua script and the hash Redis caches it under.
-type script struct {
-	name, source, sha string
-	looks             bool // it changes nothing
-}
+type script struct{ name, source, sha string }
 
 var scripts = func() map[string]*script {
 	m := make(map[string]*script)
 	for _, name := range lua.Names() {
 		src := lua.Source(name)
 		sum := sha1.Sum([]byte(src))
-		shebang, _, _ := strings.Cut(src, "\n")
-		m[name] = &script{name, src, hex.EncodeToString(sum[:]), strings.Contains(shebang, "no-writes")}
+		m[name] = &script{name, src, hex.EncodeToString(sum[:])}
 	}
 	return m
 }()
@@ -37,9 +33,14 @@ type invocation struct {
 	args   []string // behind the door's three
 }
 
-// promises reports whether anybody relies on what the call has answered. Trimming and leaving are simply done again.
+// promises reports whether anybody relies on what the call answers. What recovery and upkeep write can only be lost with
+// the run it was written on; then the door is shut, and they look again.
 func (c *invocation) promises() bool {
-	return !c.script.looks && c.script.name != lua.Trim && c.script.name != lua.Leave
+	switch c.script.name {
+	case lua.Reserve, lua.Settle, lua.Sweep, lua.Change:
+		return true
+	}
+	return false
 }
 
 // command builds EVALSHA, or EVAL with the source where the server does not have the script.
