@@ -2,6 +2,7 @@ package stock
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -250,7 +251,7 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 			err = nil
 		}
 		if check := s.CheckDurability(t.Context()); (check == nil) != (err == nil) {
-			return fmt.Errorf("the call says %v, the check %v", err, check)
+			return errors.New(fmt.Sprint("the call says ", err, ", the check ", check))
 		}
 		return err
 	}
