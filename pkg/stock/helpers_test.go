@@ -2,6 +2,9 @@ package stock
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -90,8 +93,30 @@ if next then redis.call('ZADD', KEYS[3], string.format('%d', next - d), lot) end
 redis.call('DEL', KEYS[5])
 return 1`
 
-// dump returns every key of the server with its value in Redis' own serialisation.
-func dump(t testing.TB, rdb *redis.Client) map[string]string {
+// contents returns every key of the server with its value, for comparison. Redis' own serialisation tells a hash table
+// from itself while it is rehashed, so hashes are written out in order.
+func contents(t testing.TB, rdb *redis.Client) map[string]string {
+	t.Helper()
+	out := serialised(t, rdb)
+	for key := range out {
+		if kind := rdb.Type(t.Context(), key).Val(); kind != "hash" {
+			continue
+		}
+		fields, err := rdb.HGetAll(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := "hash"
+		for _, name := range slices.Sorted(maps.Keys(fields)) {
+			text += fmt.Sprintf(" %q=%q", name, fields[name])
+		}
+		out[key] = text
+	}
+	return out
+}
+
+// serialised returns every key of the server as RESTORE takes it.
+func serialised(t testing.TB, rdb *redis.Client) map[string]string {
 	t.Helper()
 	keys, err := rdb.Keys(t.Context(), "*").Result()
 	if err != nil {

@@ -197,16 +197,16 @@ func TestRebuildScriptsAreNeverHalfDone(t *testing.T) {
 			if err := sc.rdb.RPush(t.Context(), key, "stray").Err(); err != nil {
 				t.Fatal(err)
 			}
-			before := dump(t, sc.rdb)
+			before := contents(t, sc.rdb)
 			status := sc.run(t, call.script, call.keys, append(sc.door[:], call.args...))
-			if status != "ok" && !maps.Equal(before, dump(t, sc.rdb)) {
+			if status != "ok" && !maps.Equal(before, contents(t, sc.rdb)) {
 				t.Errorf("%s with key %d a list answered %q and changed something", call.script, i, status)
 			}
 		}
 		for n := range call.args {
 			sc.reset(t)
-			before := dump(t, sc.rdb)
-			if status := sc.run(t, call.script, call.keys, append(sc.door[:], call.args[:n]...)); status != "ok" && !maps.Equal(before, dump(t, sc.rdb)) {
+			before := contents(t, sc.rdb)
+			if status := sc.run(t, call.script, call.keys, append(sc.door[:], call.args[:n]...)); status != "ok" && !maps.Equal(before, contents(t, sc.rdb)) {
 				t.Errorf("%s with %d arguments answered %q and changed something", call.script, n, status)
 			}
 		}

@@ -62,12 +62,12 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 		"damaged counters":         {seen, []drop.Fix{{Kind: drop.FixUser, Subject: "ann", Seen: drop.UserCount{Damaged: true}, Records: []drop.Reservation{ann}}}},
 		"a sound due entry":        {seen, []drop.Fix{stray(sound)}},
 	} {
-		before := dump(t, rdb)
+		before := contents(t, rdb)
 		outcomes, err := s.Repair(t.Context(), c.seen, c.fixes)
 		if err != nil || len(outcomes) != len(c.fixes) || slices.ContainsFunc(outcomes, func(o drop.FixOutcome) bool { return o != drop.FixConflict }) {
 			t.Errorf("%s: %v, %v", name, outcomes, err)
 		}
-		if !maps.Equal(before, dump(t, rdb)) {
+		if !maps.Equal(before, contents(t, rdb)) {
 			t.Errorf("%s: something was written", name)
 		}
 	}

@@ -98,7 +98,7 @@ func TestQuantitiesOutOfBoundsAreRefusedByField(t *testing.T) {
 	s, rdb, _ := newShop(t)
 	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
 	a := reserve(t, s, lot, "ann", "k", 2)
-	before := dump(t, rdb)
+	before := contents(t, rdb)
 	ctx, id := t.Context(), a.Reservation.ID
 	refused := func(err error, field string) {
 		t.Helper()
@@ -136,7 +136,7 @@ func TestQuantitiesOutOfBoundsAreRefusedByField(t *testing.T) {
 		_, err = s.Settle(ctx, drop.SettleRequest{ID: id, Action: drop.ActExtend, By: d})
 		refused(err, "by")
 	}
-	after := dump(t, rdb)
+	after := contents(t, rdb)
 	for key := range before {
 		if key != s.shardOf(lot).keys.wake && before[key] != after[key] {
 			t.Errorf("%s was changed", key)

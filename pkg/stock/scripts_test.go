@@ -69,7 +69,7 @@ func newScene(t *testing.T, due bool) *scene {
 		settle(t, s, drop.SettleRequest{ID: cy.Reservation.ID, Action: drop.ActConfirm, Ref: "p"})
 		wantTotals(t, s, lot, sceneFree, 3, 2)
 	}
-	sc.kept = dump(t, rdb)
+	sc.kept = serialised(t, rdb)
 	return sc
 }
 
@@ -233,7 +233,7 @@ func (sc *scene) wantUntouched(t *testing.T, before map[string]string, status st
 	t.Helper()
 	k := sc.s.shardOf(sceneLot).keys
 	loose := []string{k.next, k.due}
-	after := dump(t, sc.rdb)
+	after := contents(t, sc.rdb)
 	for key := range before {
 		if !slices.Contains(loose, key) && after[key] != before[key] {
 			t.Fatalf("answered %q and changed %s", status, key)
@@ -278,7 +278,7 @@ func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 					if err := sc.rdb.RPush(t.Context(), key, "stray").Err(); err != nil {
 						t.Fatal(err)
 					}
-					before := dump(t, sc.rdb)
+					before := contents(t, sc.rdb)
 					status := sc.run(t, call.script, keys, append(sc.door[:], call.args...))
 					if status == "ok" {
 						sc.wantDoneWithout(t, before, key, i)
@@ -350,11 +350,11 @@ func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 			sc.reset(t)
 			args := slices.Clone(base.args)
 			args[at] = text
-			before := dump(t, sc.rdb)
+			before := contents(t, sc.rdb)
 			if status := sc.run(t, "reserve", sc.keys(sceneLot), append(sc.door[:], args...)); status != "invalid" {
 				t.Errorf("argument %d as %q: %s", at, text, status)
 			}
-			if !maps.Equal(before, dump(t, sc.rdb)) {
+			if !maps.Equal(before, contents(t, sc.rdb)) {
 				t.Errorf("argument %d as %q was written", at, text)
 			}
 		}
@@ -365,7 +365,7 @@ func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 func (sc *scene) wantWhole(t *testing.T, name string, call scriptCall, args []string) {
 	t.Helper()
 	sc.reset(t)
-	before := dump(t, sc.rdb)
+	before := contents(t, sc.rdb)
 	members := sc.dueMembers(t)
 	if status := sc.run(t, call.script, sc.keys(call.lots...), args); status != "ok" && status != "conflict" && status != "again" {
 		sc.wantUntouched(t, before, name+": "+status)
@@ -392,7 +392,7 @@ func TestDamagedRecordsAreNeverHalfWritten(t *testing.T) {
 			for _, record := range []string{"", "?", "h", "h\tann", "h\tann\t2/0\t2", "h\tann\t2/0\tx\t3\t4\t5", "c\tann", "c\tcy\t2/0\tmany\t3\t4\t0\t0\t0\tp\t\t5", "x", "x\t1/0\t\t3", "r", "f", "\t\t\t\t"} {
 				sc.reset(t)
 				sc.rdb.HSet(t.Context(), k.lot(sceneLot), drop.AttemptOf(sceneLot, user, "k"), record)
-				before := dump(t, sc.rdb)
+				before := contents(t, sc.rdb)
 				status := sc.run(t, call.script, sc.keys(call.lots...), append(sc.door[:], call.args...))
 				if status != "ok" {
 					sc.wantUntouched(t, before, fmt.Sprintf("%s with %s's record %q: %s", call.name, user, record, status))
@@ -478,7 +478,7 @@ func TestAnotherInstallationsDataIsLeftAlone(t *testing.T) {
 	s, rdb := openStock(t, r.URL()), rawClient(t, r)
 	lot := newLot(t, s, drop.Definition{Lot: "g:l", Stock: 3})
 	a := reserve(t, s, lot, "ann", "k", 1)
-	before := dump(t, rdb)
+	before := contents(t, rdb)
 	strangers := map[string]*Stock{
 		"installation": openStock(t, r.URL(), func(o *Options) { o.Installation = "99999999-2222-3333-4444-555555555555" }),
 		"shards":       openStock(t, r.URL(), func(o *Options) { o.Shards = 512 }),
@@ -501,7 +501,7 @@ func TestAnotherInstallationsDataIsLeftAlone(t *testing.T) {
 		}
 		wantCode(t, stranger.Freeze(ctx, st, fault.FreezeOperator), fault.Foreign)
 	}
-	if !maps.Equal(before, dump(t, rdb)) {
+	if !maps.Equal(before, contents(t, rdb)) {
 		t.Fatal("a stranger wrote something")
 	}
 	adopting := openStock(t, r.URL(), func(o *Options) { o.Installation = "" })
@@ -529,7 +529,7 @@ func TestAnEmptiedShardStaysEmpty(t *testing.T) {
 			wantCode(t, err, fault.LotNotLoaded)
 		}
 	}
-	if left := dump(t, rdb); len(left) > 0 {
+	if left := contents(t, rdb); len(left) > 0 {
 		t.Fatalf("something was made: %v", slices.Collect(maps.Keys(left)))
 	}
 }
@@ -561,7 +561,7 @@ func TestTimeDoesNotRunBack(t *testing.T) {
 	if a.Reservation.Created.Before(mark) {
 		t.Fatalf("held at %v, before the mark %v", a.Reservation.Created, mark)
 	}
-	before := dump(t, rdb)
+	before := contents(t, rdb)
 	_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: "g:far", User: "ann", Key: "k", Qty: 1})
 	wantCode(t, err, fault.LotFrozen)
 	if reason := fault.As(err).Details["reason"]; reason != string(fault.FreezeClock) {
@@ -569,7 +569,7 @@ func TestTimeDoesNotRunBack(t *testing.T) {
 	}
 	_, err = s.Reserve(t.Context(), drop.ReserveRequest{Lot: "g:near", User: "bob", Key: "k", Qty: 1})
 	wantCode(t, err, fault.LotFrozen) // the whole shard
-	after := dump(t, rdb)
+	after := contents(t, rdb)
 	meta := s.shardOf("g:near").keys.meta
 	delete(before, meta)
 	delete(after, meta)
@@ -617,9 +617,9 @@ func TestAMalformedLoadChangesNothing(t *testing.T) {
 	keys := sc.s.shardOf(sceneLot).keys.staging(sceneLot)
 	load := func(args []string) string {
 		sc.reset(t)
-		before := dump(t, sc.rdb)
+		before := contents(t, sc.rdb)
 		status := sc.run(t, "load", keys, append(sc.door[:], args...))
-		if status != "ok" && !maps.Equal(before, dump(t, sc.rdb)) {
+		if status != "ok" && !maps.Equal(before, contents(t, sc.rdb)) {
 			t.Fatalf("answered %q and changed something", status)
 		}
 		return status
@@ -642,12 +642,12 @@ func TestAMalformedLoadChangesNothing(t *testing.T) {
 		sc.reset(t)
 		sc.rdb.Del(t.Context(), key)
 		sc.rdb.RPush(t.Context(), key, "stray")
-		before := dump(t, sc.rdb)
+		before := contents(t, sc.rdb)
 		status := sc.run(t, "load", keys, append(sc.door[:], args...))
 		if i == 4 || i > 5 {
 			continue // wake is only ever set, and what was staged is thrown away
 		}
-		if status == "ok" || !maps.Equal(before, dump(t, sc.rdb)) {
+		if status == "ok" || !maps.Equal(before, contents(t, sc.rdb)) {
 			t.Fatalf("with %s a list, answered %q", key, status)
 		}
 	}
