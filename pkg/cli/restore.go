@@ -52,7 +52,7 @@ all of their lots are equal then. It may be broken off and run again at any time
   dropctl restore --all --dry-run --exit-code
   dropctl restore --all --yes --reason "redis was lost"`,
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeFrom(a.lotIDs),
+		ValidArgsFunction: a.completeFrom(a.recordedLots),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.read(args); err != nil {
 				return err
@@ -68,6 +68,21 @@ all of their lots are equal then. It may be broken off and run again at any time
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "with --dry-run: exit 6 if something would change")
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
 	return cmd
+}
+
+// recordedLots offers the lots that the ledger knows for completion: Redis may have lost them.
+func (a *app) recordedLots(ctx context.Context, _ string) ([]candidate, error) {
+	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	lots, err := wire.WorkerLedger(l).Lots(ctx)
+	list := make([]candidate, len(lots))
+	for i, lot := range lots {
+		list[i] = candidate{string(lot.Lot), fmt.Sprintf("%d held, %d sold of %d", lot.Held, lot.Sold, lot.Stock)}
+	}
+	return list, err
 }
 
 // read takes the lots from the arguments and checks everything, before anything is dialled.
@@ -295,28 +310,40 @@ func (a *app) rebuildEach(ctx context.Context, r *recovery.Rebuilder, f restoreF
 	if reason == "" {
 		reason = "restore"
 	}
-	sideBySide(len(plans), func(i int) {
+	rebuild := r.Rebuild
+	if f.force {
+		rebuild = r.RebuildAnyway
+	}
+	one := func(i int) {
 		v := &views[i]
-		if v.err != nil || plans[i].Step == recovery.StepNone {
+		if plans[i].Step != recovery.StepCompare && plans[i].Step != recovery.StepRebuild {
 			return
-		}
-		rebuild := r.Rebuild
-		if f.force {
-			rebuild = r.RebuildAnyway
 		}
 		done, err := rebuild(ctx, v.Lot, a.cfg.Actor, reason)
-		v.Took = done.Took.Round(time.Millisecond)
-		switch {
-		case err != nil:
-			v.fail(err)
-			return
-		case done.Epoch == 0:
-			v.unchanged()
-		default:
-			v.Result, v.Records, v.Epoch, v.Message = "rebuilt", done.Records, done.Epoch, ""
+		v.note(done, err)
+	}
+	sideBySide(len(plans), one)
+	// Lots share a limited number of locks: two of them may have stood in each other's way.
+	for i := range views {
+		if fault.Is(views[i].err, fault.Busy) {
+			one(i)
 		}
-		v.count(done.Totals)
-	})
+	}
+}
+
+// note writes down how the rebuild of a lot ended.
+func (v *restoreView) note(done recovery.Rebuilt, err error) {
+	v.Took, v.err, v.Hint = done.Took.Round(time.Millisecond), nil, ""
+	if err != nil {
+		v.fail(err)
+		return
+	}
+	v.count(done.Totals)
+	if done.Epoch == 0 {
+		v.unchanged()
+		return
+	}
+	v.Result, v.Records, v.Epoch, v.Message = "rebuilt", done.Records, done.Epoch, ""
 }
 
 // restoreProgress tells a person at a terminal how far the lots are; end takes the line away again.

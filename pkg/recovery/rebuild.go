@@ -128,13 +128,13 @@ func (r *Rebuilder) Plan(ctx context.Context, lot drop.LotID, force bool) (Rebui
 	if err != nil {
 		return plan, err
 	}
-	plan.Ledger, err = r.Ledger.PlanRebuild(ctx, lot, since)
-	if fault.Is(err, fault.Broken) {
-		plan.Step, plan.Err = StepRefuse, err
+	plan.Ledger, plan.Err = r.Ledger.PlanRebuild(ctx, lot, since)
+	if fault.Is(plan.Err, fault.Broken) {
+		plan.Step = StepRefuse
 		return plan, nil
 	}
-	if err != nil {
-		return plan, err
+	if plan.Err != nil {
+		return plan, plan.Err
 	}
 	switch {
 	case ahead(*known, seen):
@@ -284,7 +284,11 @@ func (r *Rebuilder) carryOut(ctx context.Context, lot drop.LotID, actor, reason 
 		}
 		return Rebuilt{}, err // the epoch may have been issued: the lot must not sell under the one before
 	}
-	return r.load(ctx, LoadRequest{Lot: issued.Lot, Epoch: issued.Epoch, Closing: issued.Closing, Seen: seen, Mark: issued.EventAt, Actor: actor, Reason: reason}, plan)
+	done, err := r.load(ctx, LoadRequest{Lot: issued.Lot, Epoch: issued.Epoch, Closing: issued.Closing, Seen: seen, Mark: issued.EventAt, Actor: actor, Reason: reason}, plan)
+	if err != nil {
+		err = fault.Wrap(fault.CodeOf(err), err, "the rebuild of the lot %s broke off", lot).WithHint("run it again: dropctl restore %s", lot)
+	}
+	return done, err
 }
 
 // load stages the lot's records, makes it appear, and lets the ledger know.

@@ -573,3 +573,57 @@ func TestALargeLotIsRestoredQuickly(t *testing.T) {
 	t.Logf("%d records and %d users restored in %s; %s calls took Redis longer than 20 ms", done.Records, done.Users, done.Took.Round(time.Millisecond), slow)
 	s.wantProven(t)
 }
+
+// TestALotIsRebuiltWhileItSells rebuilds a lot again and again under the hands of its buyers. Nobody is answered anything
+// but yes, or that the lot is frozen just now; and in the end every unit is where both sides say.
+func TestALotIsRebuiltWhileItSells(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,100000\n", seed.Options{})
+	ctx, stop := context.WithCancel(t.Context())
+	var crowd sync.WaitGroup
+	var kept [32]map[string]drop.ReservationID
+	for c := range kept {
+		kept[c] = map[string]drop.ReservationID{}
+		crowd.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				user := fmt.Sprintf("u%d-%d", c, i)
+				out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: user, Key: "k", Qty: 1})
+				if err == nil {
+					kept[c][user] = out.Reservation.ID
+					if i%3 == 0 {
+						_, err = s.stock.Settle(t.Context(), drop.SettleRequest{ID: out.Reservation.ID, Action: drop.ActConfirm, Ref: "p"})
+					}
+				}
+				if err != nil && !fault.Is(err, fault.LotFrozen) {
+					t.Errorf("%s: %v", user, err)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	rebuilder := s.rebuilder()
+	rebuilder.Patience = 10 * time.Second
+	for range 3 {
+		time.Sleep(100 * time.Millisecond)
+		if done, err := rebuilder.RebuildAnyway(t.Context(), "hat", "alice", "why"); err != nil || done.Epoch == 0 {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	stop()
+	crowd.Wait()
+	s.drain(t)
+	s.wantProven(t)
+	n := 0
+	for _, mine := range kept {
+		for user, id := range mine {
+			n++
+			if out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: user, Key: "k", Qty: 1}); err != nil || !out.Replayed || out.Reservation.ID != id {
+				t.Errorf("%s had %s, and is answered %+v, %v", user, id, out, err)
+			}
+		}
+	}
+	if state, _ := s.lot(t, "hat"); state.Held+state.Sold != int64(n) || n == 0 {
+		t.Errorf("%d were sold to, the lot says %+v", n, state)
+	}
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// TestManyLotsAreRestored loses more lots than can be locked at a time, restores one group of them and then the rest.
+func TestManyLotsAreRestored(t *testing.T) {
+	redis, db := testkit.Redis(t), testkit.Postgres(t)
+	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	expect := func(exit int, args ...string) result {
+		t.Helper()
+		r := run(t, env, args...)
+		if r.exit != exit {
+			t.Fatalf("%v: exit %d, want %d\n%s%s", args, r.exit, exit, r.out, r.err)
+		}
+		return r
+	}
+	const lots, grouped = 120, 20
+	var csv strings.Builder
+	csv.WriteString("lot,stock\n")
+	for i := range lots {
+		group := ""
+		if i < grouped {
+			group = "fair:"
+		}
+		fmt.Fprintf(&csv, "%slot-%03d,%d\n", group, i, i)
+	}
+	file := filepath.Join(t.TempDir(), "lots.csv")
+	if err := os.WriteFile(file, []byte(csv.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(0, "seed", "-f", file, "-o", "none")
+	if _, err := redis.Do(t.Context(), "FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+	rebuilt := func(r result) int { return strings.Count(r.out, "\trebuilt\t") }
+	if n := rebuilt(expect(0, "restore", "--group", "fair")); n != grouped {
+		t.Errorf("%d lots of the group were rebuilt", n)
+	}
+	if n := rebuilt(expect(0, "restore", "--all")); n != lots-grouped {
+		t.Errorf("%d lots were rebuilt after the group", n)
+	}
+	expect(0, "restore", "--all", "--dry-run", "--exit-code")
+	if list := expect(0, "lot", "list", "-o", "name", "--quiet"); len(strings.Fields(list.out)) != lots {
+		t.Errorf("on sale are\n%s", list.out)
+	}
+	expect(0, "reconcile", "--deep")
+	expect(3, "restore", "--group", "nobody")
+}
+
+// TestAnArchiveThatBrokeOffIsFinished ends the process before and after the lot is out of Redis.
+func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
+	redis, db := testkit.Redis(t), testkit.Postgres(t)
+	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, out := range []bool{false, true} {
+		lot := fmt.Sprint("hat-", out)
+		for _, args := range [][]string{{"seed", lot, "--stock", "3", "--status", "closed"}, {"worker", "--until-idle", "-q"}} {
+			if r := run(t, env, args...); r.exit != 0 {
+				t.Fatalf("%v: %s", args, r.err)
+			}
+		}
+		if _, err := l.BeginArchive(t.Context(), drop.LotID(lot), "alice"); err != nil {
+			t.Fatal(err)
+		}
+		if out {
+			if _, err := redis.Do(t.Context(), "EVAL", "return redis.call('DEL', redis.call('KEYS', '*lot:"+lot+"')[1])", "0"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r := run(t, env, "lot", "archive", lot, "--yes"); r.exit != 0 || !strings.Contains(r.out, lot+"\tarchived") {
+			t.Errorf("gone from Redis %v: exit %d\n%s%s", out, r.exit, r.out, r.err)
+		}
+		if lots, err := l.Lots(t.Context(), []drop.LotID{drop.LotID(lot)}); err != nil || lots[0].Archive != drop.Archived {
+			t.Errorf("%+v, %v", lots, err)
+		}
+		if r := run(t, env, "lot", "list", "-o", "name"); r.exit != 0 || r.out != "" {
+			t.Errorf("Redis still has\n%s%s", r.out, r.err)
+		}
+	}
+}
