@@ -24,7 +24,8 @@ func newWorker(a *app) *cobra.Command {
   relay     carries events from Redis into the ledger
   finalise  books confirmed reservations as sales
   sweep     takes back holds whose time is up
-  guardian  reopens a restarted Redis if it equals the ledger, and else keeps it shut
+  guardian  compares a restarted, replaced or emptied Redis with the ledger before it sells again:
+            rebuilds what was lost, and keeps shut what needs you
 
 Run as many workers as you like, on as many machines: they share the work and take over from one
 that dies. Logs go to stderr.`,

@@ -548,7 +548,11 @@ func TestEpochs(t *testing.T) {
 	}
 	r := newRedis(l.Installation().ID, "lot", 7)
 	r.load(second)
+	seen := lotOf(t, l, "lot").LedgerLot
 	apply(t, l, r.take()...)
+	if _, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{Expect: &seen}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("for a lot that went on: %v", err)
+	}
 	def.Stock = 9
 	if created, err := l.CreateLot(t.Context(), def, "test"); err != nil || created || lotOf(t, l, "lot").Stock != 7 {
 		t.Errorf("created %t, %v, stock %d", created, err, lotOf(t, l, "lot").Stock)
@@ -556,7 +560,18 @@ func TestEpochs(t *testing.T) {
 	if _, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{OnlyUnseen: true}); !fault.Is(err, fault.Conflict) {
 		t.Errorf("got %v", err)
 	}
-	if got := db.SQL(t, `SELECT epoch, closed_seq, actor FROM lot_epochs ORDER BY epoch`); got != "1|0|\n2|0|olga" {
+	seen = lotOf(t, l, "lot").LedgerLot
+	db.SQL(t, `UPDATE lots SET stopped = 'fork'`)
+	if _, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{Expect: &seen}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("for a lot that was stopped: %v", err)
+	}
+	db.SQL(t, `UPDATE lots SET stopped = ''`)
+	for _, want := range []bool{true, false} { // of two who saw the same only one gets it
+		if third, err := l.IssueEpoch(t.Context(), "lot", IssueRequest{Expect: &seen, Actor: "guardian"}); (err == nil) != want || want && third.Epoch != 3 {
+			t.Errorf("issued %+v, %v", third, err)
+		}
+	}
+	if got := db.SQL(t, `SELECT epoch, closed_seq, actor FROM lot_epochs ORDER BY epoch`); got != "1|0|\n2|0|olga\n3|1|guardian" {
 		t.Errorf("epochs %q", got)
 	}
 	def.Stock = -1

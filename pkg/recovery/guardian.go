@@ -116,7 +116,13 @@ type Guardian struct {
 
 	ours     bool           // Redis was seen to have our data
 	memories map[int]memory // of each shard
-	retry    map[drop.LotID]time.Time
+	failed   map[drop.LotID]failure
+}
+
+// failure is how a rebuild ended that is not tried again for a while.
+type failure struct {
+	err   error
+	until time.Time
 }
 
 // memory is what the guardian remembers of a shard from pass to pass.
@@ -136,6 +142,7 @@ const (
 	lookEvery  = 30 * time.Second // at every lot of a shard that sells
 	lookSooner = 5 * time.Second  // while some of them are frozen
 	retryAfter = time.Minute      // a rebuild that failed for good
+	retryBusy  = 10 * time.Second // one of a lot that somebody else works on: to find that out takes time
 	rebuildFor = 10 * time.Second // how long one pass begins rebuilds: other shards wait for it
 	epochLimit = 20 * time.Second // for one lot's new epoch, which is not broken off in the middle
 	drainLimit = 30 * time.Second // for the ledger to get what a shut shard holds, before somebody is called
@@ -147,15 +154,20 @@ const (
 // errors, joined, are those of shards that did not answer: the others are judged all the same; pass again.
 func (g *Guardian) Pass(ctx context.Context) ([]Finding, error) {
 	if g.memories == nil {
-		g.memories, g.retry = map[int]memory{}, map[drop.LotID]time.Time{}
+		g.memories, g.failed = map[int]memory{}, map[drop.LotID]failure{}
 	}
 	stopped, err := g.stoppedShards(ctx)
 	errs := []error{err}
 	p := pass{Guardian: g, rebuildsUntil: time.Now().Add(rebuildFor)}
-	for shard := range g.Shards {
-		if err := p.look(ctx, shard, stopped[shard]); fault.Is(err, fault.Foreign) {
+	for shard, seen := range p.looks(ctx) {
+		err := seen.err
+		if err == nil {
+			err = p.sort(seen, stopped[shard])
+		}
+		if fault.Is(err, fault.Foreign) {
 			return nil, err
-		} else if err != nil {
+		}
+		if err != nil {
 			g.forget(shard)
 			errs = append(errs, err)
 		}
@@ -231,15 +243,35 @@ func (p *pass) say(v view, f Finding) {
 	p.findings = append(p.findings, f)
 }
 
-// look sorts a shard by its door. Of a shard that sells, the lots are looked at only now and then.
-func (p *pass) look(ctx context.Context, shard int, stopped string) error {
-	m := p.memories[shard]
-	now := reading{from: time.Now()}
-	st, err := p.Stock.ShardState(ctx, shard)
-	if err != nil {
-		return err
+// doorLook is a look at a shard's door, and at its server's clock.
+type doorLook struct {
+	drop.ShardState
+	clock reading
+	err   error
+}
+
+// looks looks at every shard's door, several at a time: a server that does not answer costs seconds.
+func (p *pass) looks(ctx context.Context) []doorLook {
+	looks := make([]doorLook, p.Shards)
+	var g errgroup.Group
+	g.SetLimit(4 * atOnce)
+	for shard := range looks {
+		g.Go(func() error {
+			l := &looks[shard]
+			l.clock.from = time.Now()
+			l.ShardState, l.err = p.Stock.ShardState(ctx, shard)
+			l.clock.to, l.clock.server = time.Now(), l.Now
+			return nil
+		})
 	}
-	now.to, now.server = time.Now(), st.Now
+	_ = g.Wait()
+	return looks
+}
+
+// sort sorts a shard by its door. Of a shard that sells, the lots are looked at only now and then.
+func (p *pass) sort(seen doorLook, stopped string) error {
+	st, now, shard := seen.ShardState, seen.clock, seen.Shard
+	m := p.memories[shard]
 	v := view{ShardState: st}
 	frozenClock := st.Frozen == string(fault.FreezeClock)
 	if m.frozenClock && !frozenClock {
@@ -280,60 +312,6 @@ func (p *pass) look(ctx context.Context, shard int, stopped string) error {
 	return nil
 }
 
-// freezeDoors freezes the shards whose door alone is shut, and those whose clock jumped.
-func (p *pass) freezeDoors(ctx context.Context) error {
-	var errs []error
-	p.shut = slices.DeleteFunc(p.shut, func(v view) bool {
-		if v.freeze == "" {
-			return false
-		}
-		err := p.Stock.Freeze(ctx, v.ShardState, v.freeze)
-		if err != nil {
-			p.forget(v.Shard)
-			if fault.Is(err, fault.Conflict) { // somebody else was faster
-				p.say(v, Finding{Action: Settling})
-			} else {
-				errs = append(errs, err)
-			}
-		}
-		return err != nil
-	})
-	for i, v := range p.shut {
-		if v.freeze != "" {
-			p.shut[i].Frozen = string(v.freeze)
-		}
-		p.shut[i].clockOK = v.clockOK && v.freeze != fault.FreezeClock
-	}
-	return errors.Join(errs...)
-}
-
-// drain leaves only those shut shards whose every event the ledger has got.
-func (p *pass) drain(ctx context.Context) error {
-	var errs []error
-	p.shut = slices.DeleteFunc(p.shut, func(v view) bool {
-		out, err := p.Stock.OutboxState(ctx, v.Shard)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case out.Pending > 0:
-			m := p.memories[v.Shard]
-			if m.draining.IsZero() {
-				m.draining = time.Now()
-				p.memories[v.Shard] = m
-			}
-			p.say(v, Finding{Action: Draining, Reason: fault.Code(v.Frozen), Pending: out.Pending, Late: time.Since(m.draining) > drainLimit})
-		default:
-			m := p.memories[v.Shard]
-			m.draining = time.Time{}
-			p.memories[v.Shard] = m
-			return false
-		}
-		p.forget(v.Shard)
-		return true
-	})
-	return errors.Join(errs...)
-}
-
 // compare reads all lots of the shards in question from both sides, the ledger first. Shards of which that fails are judged
 // in a later pass.
 func (p *pass) compare(ctx context.Context) error {
@@ -362,12 +340,17 @@ func (p *pass) compare(ctx context.Context) error {
 		p.shut, p.gone, p.open = nil, nil, nil
 		return err
 	}
+	return p.readLots(ctx, lots, present, wanted)
+}
+
+// readLots fills in both sides with the lots of the wanted shards.
+func (p *pass) readLots(ctx context.Context, recorded []drop.LedgerLot, present []drop.LotID, wanted map[int]bool) error {
 	byShard := map[int][]drop.LotID{}
 	for _, id := range present {
 		byShard[id.Shard(p.Shards)] = append(byShard[id.Shard(p.Shards)], id)
 	}
 	archived := map[drop.LotID]bool{}
-	for _, l := range lots {
+	for _, l := range recorded {
 		shard := l.Lot.Shard(p.Shards)
 		switch {
 		case l.Archive != drop.NotArchived:
@@ -395,270 +378,4 @@ func (p *pass) compare(ctx context.Context) error {
 		*views = slices.DeleteFunc(*views, func(v view) bool { return unknown[v.Shard] })
 	}
 	return errors.Join(errs...)
-}
-
-// settle deals with a shard that is frozen and drained. It acts only on what two passes have seen. Lots that need
-// somebody are frozen on their own, so that the others can sell.
-func (p *pass) settle(ctx context.Context, v view) error {
-	if p.sides.elsewhere(v.ShardState) {
-		p.forget(v.Shard)
-		p.say(v, Finding{Action: Settling})
-		return nil
-	}
-	if v.Frozen == string(fault.FreezeClock) && !v.clockOK {
-		p.forget(v.Shard)
-		p.say(v, Finding{Action: Waiting, Reason: fault.FreezeClock})
-		return nil
-	}
-	verdicts := p.tryable(p.sides.verdicts(v.Shard))
-	if err := p.hold(ctx, v, verdicts); err != nil {
-		return p.unsettled(v, err)
-	}
-	lots := p.sides.of(v.Shard)
-	equal := slices.Concat(with(verdicts, cureNone), with(verdicts, cureThaw))
-	if look := v.Run + p.sides.evidence(lots); !p.sameAgain(v.Shard, look) {
-		p.say(v, Finding{Action: Settling, Reason: fault.Code(v.Frozen), Equal: len(equal)})
-		return nil
-	}
-	if done, err := p.rebuild(ctx, v, verdicts); !done {
-		return err
-	}
-	for _, id := range with(verdicts, cureThaw) {
-		if err := p.Stock.ThawLot(ctx, p.sides.redis[id], verdicts[id].reason); err != nil {
-			return p.unsettled(v, err)
-		}
-	}
-	if err := p.renew(ctx, equal); err != nil {
-		return p.unsettled(v, err)
-	}
-	if err := p.Stock.Reopen(ctx, v.ShardState); err != nil {
-		return p.unsettled(v, err)
-	}
-	m := p.memories[v.Shard]
-	m.frozenClock = false // its clock was judged here
-	p.memories[v.Shard] = m
-	p.say(v, Finding{Action: Reopened, Reason: fault.Code(v.Frozen), Equal: len(equal), Evidence: p.sides.evidence(lots[:min(len(lots), 5)])})
-	return nil
-}
-
-// unsettled keeps an error, unless it only says that somebody else has acted meanwhile: the next pass sees what came of it.
-func (p *pass) unsettled(v view, err error) error {
-	p.forget(v.Shard)
-	p.say(v, Finding{Action: Settling, Reason: fault.Code(v.Frozen)})
-	if fault.Is(err, fault.Conflict) {
-		return nil
-	}
-	return err
-}
-
-// hold freezes the lots that nobody but an operator may let sell again.
-func (p *pass) hold(ctx context.Context, v view, verdicts map[drop.LotID]verdict) error {
-	for reason, lots := range byReason(verdicts, cureByHand) {
-		for _, id := range lots {
-			r, present := p.sides.redis[id]
-			if !present || r.LotFrozen != "" {
-				continue
-			}
-			if err := p.Stock.FreezeLot(ctx, r, reason); err != nil {
-				return err
-			}
-		}
-		p.say(v, Finding{Action: Frozen, Reason: reason, Lots: lots})
-	}
-	return nil
-}
-
-// renew begins a new epoch of lots that equal the ledger. What a worker still has in hand of a server that was lost, and might
-// bring to the ledger after the sale has gone on, is of the old epoch then: a ghost, and no fork. The first lot goes alone:
-// of several guardians only one gets past it.
-func (p *pass) renew(ctx context.Context, lots []drop.LotID) error {
-	next := func(id drop.LotID) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), epochLimit)
-		defer cancel()
-		const reason = "reopened by the guardian"
-		epoch, err := p.Ledger.NextEpoch(ctx, p.sides.ledger[id], actor, reason)
-		if err != nil {
-			return err
-		}
-		return p.Stock.Renew(ctx, p.sides.redis[id], epoch, actor, reason)
-	}
-	if len(lots) == 0 {
-		return nil
-	}
-	if err := next(lots[0]); err != nil {
-		return err
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
-	for _, id := range lots[1:] {
-		g.Go(func() error {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return next(id)
-		})
-	}
-	return g.Wait()
-}
-
-// rebuild puts the lots that need it into Redis anew. It reports whether none is left that may still come right by itself:
-// one whose rebuild failed for good is frozen.
-func (p *pass) rebuild(ctx context.Context, v view, verdicts map[drop.LotID]verdict) (done bool, err error) {
-	done = true
-	for reason, lots := range byReason(verdicts, cureRebuild) {
-		outcomes := p.rebuildLots(ctx, lots, reason)
-		var rebuilt, left []drop.LotID
-		for i, id := range lots {
-			switch {
-			case outcomes[i] == nil:
-				rebuilt = append(rebuilt, id)
-			case passing(outcomes[i]):
-				left = append(left, id)
-				err = outcomes[i]
-			default:
-				p.retry[id] = time.Now().Add(retryAfter)
-				p.say(v, Finding{Action: Frozen, Reason: reason, Lots: []drop.LotID{id}, Err: outcomes[i]})
-				if r, present := p.sides.redis[id]; present && r.LotFrozen == "" {
-					if err := p.Stock.FreezeLot(ctx, r, reason); err != nil {
-						left = append(left, id)
-					}
-				}
-			}
-		}
-		if len(rebuilt) > 0 {
-			p.say(v, Finding{Action: Restored, Reason: reason, Lots: rebuilt})
-		}
-		if len(left) > 0 {
-			done = false
-			p.say(v, Finding{Action: Rebuilding, Reason: reason, Lots: left, Err: err})
-		}
-	}
-	if fault.Is(err, fault.Busy) || fault.Is(err, fault.Conflict) {
-		err = nil // somebody else works on it
-	}
-	return done, err
-}
-
-// errLater says that a rebuild was not begun in this pass.
-var errLater = fault.New(fault.Busy, "other lots come first")
-
-// passing reports whether a rebuild that failed may come right when it is tried again at once.
-func passing(err error) bool {
-	switch fault.CodeOf(err) {
-	case fault.Busy, fault.Conflict, fault.Unavailable, fault.OutcomeUnknown, fault.LotFrozen, fault.LotNotLoaded, fault.Interrupted:
-		return true
-	}
-	return false
-}
-
-func (p *pass) rebuildLots(ctx context.Context, lots []drop.LotID, reason fault.Code) []error {
-	outcomes := make([]error, len(lots))
-	var g errgroup.Group
-	g.SetLimit(atOnce)
-	for i, id := range lots {
-		g.Go(func() error {
-			outcomes[i] = errLater
-			if time.Now().Before(p.rebuildsUntil) {
-				outcomes[i] = p.Rebuild(ctx, id, actor, string(reason))
-			}
-			return nil
-		})
-	}
-	_ = g.Wait()
-	return outcomes
-}
-
-// replace fills a shard that Redis no longer has from the ledger. It does so only where Redis was seen to have our data:
-// an empty server may as well be the wrong one.
-func (p *pass) replace(ctx context.Context, v view) {
-	lots := p.sides.of(v.Shard)
-	if len(lots) == 0 {
-		return
-	}
-	if !p.ours {
-		p.say(v, Finding{Action: Frozen, Reason: fault.FreezeEmptied, Lots: lots})
-		return
-	}
-	if !p.sameAgain(v.Shard, v.Run+p.sides.evidence(lots)) {
-		p.say(v, Finding{Action: Settling, Reason: fault.FreezeEmptied, Lots: lots})
-		return
-	}
-	verdicts := p.tryable(p.sides.verdicts(v.Shard))
-	_ = p.hold(ctx, v, verdicts)       // nothing is there to be frozen
-	_, _ = p.rebuild(ctx, v, verdicts) // its findings tell
-}
-
-// tend deals with the lots of a shard that sells which must not sell, or could sell again.
-func (p *pass) tend(ctx context.Context, v view) error {
-	if p.sides.elsewhere(v.ShardState) {
-		p.forget(v.Shard)
-		return nil
-	}
-	before := len(p.findings)
-	verdicts := map[drop.LotID]verdict{}
-	var lost []drop.LotID
-	for _, id := range p.sides.of(v.Shard) {
-		verdict, behind := p.sides.judgeOpen(id)
-		if verdicts[id] = verdict; behind {
-			lost = append(lost, id)
-		}
-	}
-	if len(lost) > 0 {
-		p.forget(v.Shard)
-		p.say(v, Finding{Action: Settling, Reason: fault.FreezeBehind, Lots: lost})
-		return ignoreConflict(p.Stock.Freeze(ctx, v.ShardState, fault.FreezeBehind))
-	}
-	verdicts = p.tryable(verdicts)
-	err := errors.Join(p.hold(ctx, v, verdicts), p.heal(ctx, v, verdicts))
-
-	m := p.memories[v.Shard]
-	m.found = slices.DeleteFunc(slices.Clone(p.findings[before:]), func(f Finding) bool { return f.Action != Frozen })
-	m.lookAt = time.Now().Add(lookEvery)
-	switch {
-	case m.look != "" || err != nil:
-		m.lookAt = time.Time{}
-	case len(m.found) > 0:
-		m.lookAt = time.Now().Add(lookSooner)
-	}
-	p.memories[v.Shard] = m
-	return ignoreConflict(err)
-}
-
-// heal thaws and rebuilds lots of a shard that sells, once two passes have seen the same.
-func (p *pass) heal(ctx context.Context, v view, verdicts map[drop.LotID]verdict) error {
-	sick := slices.Concat(with(verdicts, cureThaw), with(verdicts, cureRebuild))
-	if len(sick) == 0 {
-		return nil
-	}
-	if !p.sameAgain(v.Shard, v.Run+p.sides.evidence(sick)) {
-		p.say(v, Finding{Action: Settling, Reason: verdicts[sick[0]].reason, Lots: sick})
-		return nil
-	}
-	for reason, lots := range byReason(verdicts, cureThaw) {
-		for _, id := range lots {
-			if err := p.Stock.ThawLot(ctx, p.sides.redis[id], reason); err != nil {
-				return err
-			}
-		}
-		p.say(v, Finding{Action: Thawed, Reason: reason, Lots: lots})
-	}
-	_, err := p.rebuild(ctx, v, verdicts)
-	return err
-}
-
-// tryable puts off the rebuilds that have failed for good not long ago.
-func (p *pass) tryable(verdicts map[drop.LotID]verdict) map[drop.LotID]verdict {
-	for id, v := range verdicts {
-		if v.cure == cureRebuild && time.Now().Before(p.retry[id]) {
-			verdicts[id] = verdict{cureByHand, v.reason}
-		}
-	}
-	return verdicts
-}
-
-func ignoreConflict(err error) error {
-	if fault.Is(err, fault.Conflict) {
-		return nil
-	}
-	return err
 }
