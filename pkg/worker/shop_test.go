@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ import (
 const (
 	envRedis    = "DROPCTL_TEST_WORKER_REDIS"
 	envDatabase = "DROPCTL_TEST_WORKER_DATABASE"
+	envDefaults = "DROPCTL_TEST_WORKER_DEFAULTS" // set: it takes over from dead workers as late as it does by default
 )
 
 func TestMain(m *testing.M) {
@@ -43,7 +45,11 @@ func workerProcess() int {
 		return 1
 	}
 	defer s.close()
-	if _, err := s.worker(worker.Options{Takeover: time.Second}).Run(ctx); err != nil {
+	o := worker.Options{Takeover: time.Second}
+	if os.Getenv(envDefaults) != "" {
+		o = worker.Options{}
+	}
+	if _, err := s.worker(o).Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -60,6 +66,7 @@ type shop struct {
 	redisURL, databaseURL string
 	stock                 *stock.Stock
 	ledger                *ledger.Ledger
+	running               *exec.Cmd // the worker process that startProcess began last
 }
 
 // newShop opens a shop on a Redis of its own and a database of the shared PostgreSQL.
