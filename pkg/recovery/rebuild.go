@@ -120,23 +120,20 @@ func (r *Rebuilder) Plan(ctx context.Context, lot drop.LotID, force bool) (Rebui
 		return plan, err
 	}
 	plan.Redis = seen
-	if plan.Err = mayRebuild(lot, known); plan.Err != nil {
-		plan.Step = StepRefuse
-		return plan, nil
-	}
-	since, err := r.Stock.EndedSince(ctx, lot)
-	if err != nil {
-		return plan, err
-	}
-	plan.Ledger, plan.Err = r.Ledger.PlanRebuild(ctx, lot, since)
-	if fault.Is(plan.Err, fault.Broken) {
-		plan.Step = StepRefuse
-		return plan, nil
-	}
-	if plan.Err != nil {
-		return plan, plan.Err
+	refusal := mayRebuild(lot, known)
+	if refusal == nil {
+		since, err := r.Stock.EndedSince(ctx, lot)
+		if err != nil {
+			return plan, err
+		}
+		plan.Ledger, refusal = r.Ledger.PlanRebuild(ctx, lot, since)
+		if refusal != nil && !fault.Is(refusal, fault.Broken) {
+			return plan, refusal
+		}
 	}
 	switch {
+	case refusal != nil:
+		plan.Step, plan.Err = StepRefuse, refusal
 	case ahead(*known, seen):
 		plan.Step = StepCompare
 	default:
