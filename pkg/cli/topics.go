@@ -180,11 +180,12 @@ be rebuilt from the ledger; nothing is ever sold again because Redis forgot it.
   5. Compare both sides                      dropctl reconcile LOT --deep
   6. Rebuild in Redis what differs           dropctl restore LOT
 
-After a restart of Redis every shard answers lot_frozen until a worker has compared it
-with the ledger; what is equal is opened again without anybody's help. A shard that
-differs stays frozen and says why. A Redis that lost its data gets it back, holds, sales and
-the answers to repeated requests alike, with dropctl restore --all. What was never recorded
-is lost: it was admitted, not decided.
+After a restart or failover of Redis every shard answers lot_frozen until a worker has
+compared it with the ledger. What is equal sells again without anybody's help, and what lost
+something is rebuilt first. A lot that needs you stays frozen alone and says why. A Redis
+that lost all of its data gets it back, holds, sales and the answers to repeated requests
+alike, from a worker that knew it or with dropctl restore --all. What was never recorded is
+lost: it was admitted, not decided.
 
 A call that ended in outcome_unknown may have been carried out. Repeat it with the same
 key: it returns the same reservation and takes nothing twice.

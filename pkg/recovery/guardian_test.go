@@ -18,7 +18,8 @@ type sides struct {
 	dead     map[int]bool
 	pending  int64
 	rebuilds []drop.LotID
-	refusal  error // of every rebuild
+	refusal  error      // of every rebuild
+	moving   drop.LotID // its slot moves and it has gone ahead: a scan does not show it, and whoever names it is sent away
 }
 
 // lotOfShard names a lot that belongs to a shard.
@@ -63,7 +64,7 @@ func (s *sides) LotsOf(_ context.Context, shards []int) (lots []drop.LotID, err 
 			return nil, err
 		}
 		for id := range s.redis {
-			if id.Shard(len(s.doors)) == shard {
+			if id.Shard(len(s.doors)) == shard && id != s.moving {
 				lots = append(lots, id)
 			}
 		}
@@ -76,6 +77,9 @@ func (s *sides) LotStates(_ context.Context, lots []drop.LotID) (map[drop.LotID]
 	for _, id := range lots {
 		if err := s.answer(id.Shard(len(s.doors))); err != nil {
 			return nil, err
+		}
+		if id == s.moving {
+			return nil, fault.New(fault.Unavailable, "TRYAGAIN")
 		}
 		if r, present := s.redis[id]; present {
 			states[id] = r
@@ -450,6 +454,19 @@ func TestALotThatIsBeingPutAwayIsLeftAlone(t *testing.T) {
 	s.ledger[0].Archive = drop.ArchiveBegun
 	delete(s.redis, lot)
 	if last, err := s.after(t, &Guardian{}, 2); err != nil || last[0] != Reopened || len(s.rebuilds) > 0 {
+		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
+	}
+}
+
+func TestAMovingSlotIsNotTakenForALoss(t *testing.T) {
+	s := restarted()
+	s.moving = s.ledger[0].Lot
+	g := &Guardian{}
+	if last, err := s.after(t, g, 4); !fault.Is(err, fault.Unavailable) || !slices.Equal(last, []Action{"", ""}) || s.doors[0].OpenRun != "old" || len(s.rebuilds) > 0 {
+		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
+	}
+	s.moving = ""
+	if last, err := s.after(t, g, 2); err != nil || last[0] != Reopened || len(s.rebuilds) > 0 {
 		t.Errorf("%q, %v, rebuilt %v", last, err, s.rebuilds)
 	}
 }
