@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,6 +169,50 @@ func TestAGapThatCannotBeFilledCostsNothing(t *testing.T) {
 	if given := l.given.Load(); given != 1+200+100 {
 		t.Errorf("the ledger was given %d events, of which the other lot has 301", given)
 	}
+}
+
+// lines keeps what a worker logs.
+type lines struct {
+	mu   sync.Mutex
+	text string
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text += string(line)
+	return len(line), nil
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text, text)
+}
+
+// Redis is away for so long that every loop pauses for seconds between its attempts. The sale is shut until they go on.
+func TestEveryPartGoesOnAsSoonAsRedisAnswers(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	var log lines
+	s.start(t, worker.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err := s.redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(8 * time.Second) // how long it is away
+	if err := s.redis.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	goesOn := func(part worker.Part, limit time.Duration) {
+		t.Helper()
+		testkit.Eventually(t, limit, func() (bool, string) {
+			return log.has("part=" + string(part) + " after="), string(part) + " does not go on"
+		})
+	}
+	goesOn(worker.Guardian, 20*time.Second)
+	goesOn(worker.Relay, 3*time.Second) // it is fine after a read, which takes a second
+	goesOn(worker.Sweep, 3*time.Second)
 }
 
 // panicky is a ledger that makes one part of the worker panic, three times.

@@ -53,6 +53,7 @@ func (w *Worker) book(ctx context.Context, claimed []drop.Pending) error {
 	leased := time.Now().Add(lease)
 	pause := backoff{}
 	for {
+		again := w.answering()
 		// The payment gateway comes in here, outside of any transaction: payment `none` has nothing to ask.
 		n, err := w.ledger.FinishPending(context.WithoutCancel(ctx), w.me.Name, claimed)
 		if err == nil {
@@ -63,7 +64,7 @@ func (w *Worker) book(ctx context.Context, claimed []drop.Pending) error {
 			return err
 		}
 		w.health.failed("finalise", err)
-		if !pause.wait(ctx) {
+		if !pause.wait(ctx, again) {
 			return err
 		}
 	}

@@ -3,20 +3,29 @@ package worker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
-const guardEvery = time.Second
+const (
+	guardEvery = time.Second
+	guardSoon  = 200 * time.Millisecond // while a shard stays shut only until the ledger has its last events
+)
 
 // guard lets the guardian look at every shard once a second, and says what it finds when that changes.
 func (w *Worker) guard(ctx context.Context) error {
 	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Rebuild: w.opt.Rebuild, Installation: w.opt.Installation, Shards: w.opt.Shards}
 	said := map[string]bool{}
+	away := false
 	for {
 		findings, err := g.Pass(ctx)
+		if away && err == nil {
+			w.tryAgain()
+		}
+		away = err != nil
 		said = w.say(said, findings, err == nil)
 		w.pass(findings, err == nil)
 		switch {
@@ -27,7 +36,11 @@ func (w *Worker) guard(ctx context.Context) error {
 		case ctx.Err() == nil: // it goes on with what it knows of the shards that do answer
 			w.health.failed("guardian", err)
 		}
-		if !sleep(ctx, guardEvery, nil) {
+		pause := guardEvery
+		if slices.ContainsFunc(findings, func(f recovery.Finding) bool { return f.Action == recovery.Draining }) {
+			pause = guardSoon
+		}
+		if !sleep(ctx, pause, nil) {
 			return nil
 		}
 	}

@@ -78,10 +78,16 @@ const (
 	maxPause   = 5 * time.Second
 )
 
-// wait pauses; it returns false as soon as the context has ended.
-func (b *backoff) wait(ctx context.Context) bool {
+// wait pauses; it returns false as soon as the context has ended. Closing again ends the pause, and makes the next one short.
+func (b *backoff) wait(ctx context.Context, again <-chan struct{}) bool {
 	b.next = min(max(b.next*2, firstPause), maxPause)
-	return sleep(ctx, rand.N(b.next), nil)
+	goOn := sleep(ctx, rand.N(b.next), again)
+	select {
+	case <-again:
+		b.next = 0
+	default:
+	}
+	return goOn
 }
 
 // sleep pauses for d or until something arrives on wake, which may be nil. It returns false as soon as the

@@ -168,6 +168,7 @@ type Worker struct {
 	mu       sync.Mutex
 	findings []recovery.Finding // of the guardian's last pass
 	passed   bool               // the guardian has completed a pass
+	answers  chan struct{}      // closed when stores that were away answer again; then there is another one
 }
 
 // New returns a worker with a name of its own. It does nothing before Run.
@@ -177,7 +178,7 @@ func New(stock Stock, ledger Ledger, opt Options) *Worker {
 	log := opt.Log.With("worker", me.Name)
 	return &Worker{
 		stock: stock, ledger: ledger, opt: opt, log: log, me: me,
-		health: newHealth(log), confirmed: make(chan struct{}, 1), resent: map[drop.LotID]sentGap{},
+		health: newHealth(log), confirmed: make(chan struct{}, 1), resent: map[drop.LotID]sentGap{}, answers: make(chan struct{}),
 	}
 }
 
@@ -254,12 +255,12 @@ func (w *Worker) startParts(start func(name string, loop func(context.Context) e
 
 func (w *Worker) does(p Part) bool { return slices.Contains(w.opt.Only, p) }
 
-// keepRunning runs one loop until the context ends. A loop that fails is started again, after a pause that
-// grows; only an error that repetition cannot heal ends the worker.
+// keepRunning runs one loop until the context ends. A loop that fails is started again, after a pause that grows or once
+// the guardian sees the stores answer; only an error that repetition cannot heal ends the worker.
 func (w *Worker) keepRunning(ctx context.Context, name string, loop func(context.Context) error) error {
 	pause := backoff{}
 	for ctx.Err() == nil {
-		started := time.Now()
+		started, again := time.Now(), w.answering()
 		err := recovered(ctx, loop)
 		if fatal(err) {
 			return err
@@ -270,9 +271,24 @@ func (w *Worker) keepRunning(ctx context.Context, name string, loop func(context
 		if time.Since(started) > time.Minute {
 			pause = backoff{}
 		}
-		pause.wait(ctx)
+		pause.wait(ctx, again)
 	}
 	return nil
+}
+
+// answering returns a channel that is closed when the guardian sees that stores which were away answer again.
+func (w *Worker) answering() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.answers
+}
+
+// tryAgain ends the pauses of all loops that have failed: a shard stays shut until the relay has emptied its outbox.
+func (w *Worker) tryAgain() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.answers)
+	w.answers = make(chan struct{})
 }
 
 // recovered turns a panic into an error, so that a mistake in one part does not stop the others.
