@@ -234,10 +234,10 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 		}
 	}
 	for _, code := range sortedKeys(bad) {
-		say(levelBad, code, nextFor(code, bad[code]), "%s: %s", strings.ToLower(fault.Lookup(code).Title), someLots(bad[code]))
+		say(levelBad, code, nextFor(code, bad[code]), "%s: %s", strings.ToLower(fault.Lookup(code).Title), drop.SomeLots(bad[code]))
 	}
 	if len(neverLoaded) > 0 {
-		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", someLots(neverLoaded))
+		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", drop.SomeLots(neverLoaded))
 	}
 	if n.Unknown > 0 {
 		say(levelWarn, "", "dropctl status", "%s out of sight: Redis did not answer", lotsAre(n.Unknown))
@@ -337,10 +337,10 @@ func (f statusFacts) sayRun(say sayFunc) {
 	for _, verdict := range sortedKeys(found) {
 		lots := found[verdict]
 		if verdict == fault.VerdictDrift {
-			say(levelBad, verdict, nextFor(verdict, lots), "drift when last reconciled: %s", someLots(lots))
+			say(levelBad, verdict, nextFor(verdict, lots), "drift when last reconciled: %s", drop.SomeLots(lots))
 			continue
 		}
-		say(levelWarn, verdict, "dropctl reconcile", "%s when last reconciled: %s", verdict, someLots(lots))
+		say(levelWarn, verdict, "dropctl reconcile", "%s when last reconciled: %s", verdict, drop.SomeLots(lots))
 	}
 	if len(found) == 0 {
 		say(levelOK, fault.VerdictOK, "dropctl reconcile", "last reconcile %s ago: ok", render.Duration(f.now.Sub(f.run.Started).Round(time.Second)))
@@ -364,15 +364,6 @@ func (v statusView) err() error {
 // nextFor is the table's hint with the lots filled in.
 func nextFor(code fault.Code, lots []drop.LotID) string {
 	return recovery.Finding{Reason: code, Lots: lots}.Next()
-}
-
-// someLots names the first lots and counts the rest.
-func someLots(lots []drop.LotID) string {
-	const most = 5
-	if len(lots) <= most {
-		return drop.JoinLots(lots)
-	}
-	return fmt.Sprintf("%s and %d more", drop.JoinLots(lots[:most]), len(lots)-most)
 }
 
 func lotsAre(n int) string {

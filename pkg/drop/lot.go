@@ -213,6 +213,15 @@ func JoinLots(lots []LotID) string {
 	return strings.Join(parts, ", ")
 }
 
+// SomeLots names the first lots for people and counts the rest.
+func SomeLots(lots []LotID) string {
+	const most = 5
+	if len(lots) <= most {
+		return JoinLots(lots)
+	}
+	return JoinLots(lots[:most]) + " and " + strconv.Itoa(len(lots)-most) + " more"
+}
+
 // CountUnits writes a number of units as people do: 1 unit, 2 units.
 func CountUnits(n int64) string {
 	if n == 1 {

@@ -80,7 +80,7 @@ func (w *Worker) sayFinding(f recovery.Finding) {
 		}
 	}
 	add("reason", string(f.Reason))
-	add("lots", drop.JoinLots(f.Lots))
+	add("lots", drop.SomeLots(f.Lots))
 	add("stand", f.Evidence)
 	if f.Err != nil {
 		add("error", f.Err.Error())
