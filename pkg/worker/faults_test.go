@@ -54,6 +54,22 @@ func TestAMissingEventIsSentAgain(t *testing.T) {
 	s.mustAgree(t)
 }
 
+// A worker dies with an entry in hand, and others record what comes after it. That must not wait until they take the entry over.
+func TestWhatADeadWorkerHadInHandHoldsNothingUp(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	s.load(t, "truffle", 40)
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s.sell(t, "truffle", 1, 1)
+	s.do(t, "XREADGROUP", "GROUP", "ledger", "dead", "COUNT", "1", "STREAMS", outboxKey(t, s, "truffle"), ">")
+	s.sell(t, "truffle", 3, 9)
+	s.start(t, worker.Options{Takeover: time.Hour})
+	s.agreesWithin(t, 20*time.Second)
+}
+
 // The database goes back to what a standby had that was promoted without the newest commits: a new timeline. The
 // worker that had them acknowledged is gone, and one that starts afresh must notice.
 func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {

@@ -16,6 +16,10 @@ const (
 	trimEvery   = 5 * time.Second
 	gapAlarm    = 30 * time.Second
 
+	// gapPatience is how long missing events may be in somebody's hand. One who is killed mostly has some, and until they are
+	// taken over everything later of their lots would wait.
+	gapPatience = time.Second
+
 	longestPause = 5 * time.Minute // between two attempts to fill the same gap
 )
 
@@ -31,9 +35,14 @@ func (w *Worker) upkeep(ctx context.Context) error {
 		if _, err := w.ledger.FoldWaiting(ctx); err != nil {
 			return err
 		}
-		gaps, err := w.fillGaps(ctx, gapAlarm)
+		gaps, err := w.fillGaps(ctx, gapPatience)
 		if err != nil {
 			return err
+		}
+		if len(gaps) > 0 {
+			if gaps, err = w.ledger.Gaps(ctx, gapAlarm); err != nil {
+				return err
+			}
 		}
 		alarmed = w.sayGaps(alarmed, gaps)
 		if time.Since(trimmed) >= trimEvery {
