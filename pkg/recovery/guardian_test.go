@@ -285,6 +285,24 @@ func TestALotThatNeedsSomebodyIsFrozenAlone(t *testing.T) {
 	}
 }
 
+// Another guardian reopens the shard between this one's looks at the two sides: Redis has the load of the new epoch, the
+// ledger not yet.
+func TestALotThatWasJustReopenedIsNotFrozen(t *testing.T) {
+	s := restarted()
+	g := &Guardian{}
+	lot := s.ledger[0].Lot
+	before := s.ledger[0]
+	s.load(lot, before.OpenEpoch+1)
+	s.ledger[0].Watermark = before.Watermark
+	if last, err := s.after(t, g, 1); err != nil || last[0] != Settling || s.redis[lot].LotFrozen != "" {
+		t.Errorf("%q, %v, lot frozen for %q", last, err, s.redis[lot].LotFrozen)
+	}
+	s.doors[0].OpenRun, s.ledger[0].Watermark = "new", s.redis[lot].Watermark
+	if last, err := s.after(t, g, 3); err != nil || last[0] == Frozen || s.redis[lot].LotFrozen != "" {
+		t.Errorf("%q, %v, lot frozen for %q", last, err, s.redis[lot].LotFrozen)
+	}
+}
+
 func TestALotThatStopsWhileItsShardSellsIsFrozen(t *testing.T) {
 	s := restarted()
 	g := &Guardian{}

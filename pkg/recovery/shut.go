@@ -66,8 +66,9 @@ func (p *pass) drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// settle deals with a shard that is frozen and drained. It acts only on what two passes have seen. Lots that need
-// somebody are frozen on their own, so that the others can sell.
+// settle deals with a shard that is frozen and drained. It acts only on what two passes have seen: a guardian that reopens the
+// shard just now makes every lot look ahead of the ledger. Lots that need somebody are frozen on their own, so that the
+// others can sell.
 func (p *pass) settle(ctx context.Context, v view) error {
 	if p.sides.elsewhere(v.ShardState) {
 		p.forget(v.Shard)
@@ -80,14 +81,14 @@ func (p *pass) settle(ctx context.Context, v view) error {
 		return nil
 	}
 	verdicts := p.sides.verdicts(v.Shard)
-	if err := p.hold(ctx, v, verdicts); err != nil {
-		return p.unsettled(v, err)
-	}
 	lots := p.sides.of(v.Shard)
 	equal := slices.Concat(with(verdicts, cureNone), with(verdicts, cureThaw))
 	if look := v.Run + p.sides.evidence(lots); !p.sameAgain(v.Shard, look) {
 		p.say(v, Finding{Action: Settling, Reason: fault.Code(v.Frozen), Equal: len(equal)})
 		return nil
+	}
+	if err := p.hold(ctx, v, verdicts); err != nil {
+		return p.unsettled(v, err)
 	}
 	if done, err := p.rebuild(ctx, v, verdicts); !done {
 		return err
