@@ -32,10 +32,12 @@ test-fast: deps ## run the quick tests in under a minute: fewer rounds, no race 
 	go test -short -p 6 -timeout 5m ./...
 
 SURVIVE_RUNS := 100
+RECOVERY_ROUNDS := 5
 
 .PHONY: survive
-survive: deps ## cut SURVIVE_RUNS (100) sell-outs at each level of durability; print what was acknowledged and lost
+survive: deps ## cut SURVIVE_RUNS (100) sell-outs at each level of durability, print what was lost; time RECOVERY_ROUNDS (5) of each fault
 	@cd pkg/stock && go test -count=1 -timeout 60m -run '^TestAcknowledgedHoldsSurviveAPowerFailure$$' -survive-runs $(SURVIVE_RUNS)
+	@cd pkg/worker && go test -count=1 -timeout 60m -run '^TestASaleRecoversByItself$$' -recovery-rounds $(RECOVERY_ROUNDS)
 
 .PHONY: fuzz
 fuzz: ## run every fuzzer for FUZZTIME (10s)
