@@ -20,6 +20,7 @@ func Attestations() []Setting {
 		{Name: "redis-save", Usage: "when snapshots are written"},
 		{Name: "redis-min-replicas-to-write", kind: count, Usage: "without how many replicas Redis stops"},
 		{Name: "redis-notify-keyspace-events", Usage: "which events of keys Redis tells"},
+		{Name: "redis-cluster-require-full-coverage", Choices: []string{"yes", "no"}, Usage: "whether a cluster stops when one of its servers is gone"},
 	}
 }
 

@@ -55,6 +55,7 @@ const (
 	tooFew      finding = "too few replicas"
 	behind      finding = "behind"
 	pollsOnly   finding = "polls only"
+	allOrNone   finding = "all or none"
 	mixed       finding = "mixed versions"
 
 	shut       finding = "shut"
@@ -133,6 +134,7 @@ var levels = map[finding][2]Result{
 
 	// Worth a thought.
 	crowded:      {Warn, Warn},
+	allOrNone:    {Warn, Warn},
 	mixed:        {Warn, Warn},
 	newerSchema:  {Warn, Warn},
 	noCeiling:    {OK, Warn},

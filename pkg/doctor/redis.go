@@ -91,7 +91,7 @@ var primaryRules = []struct {
 	check string
 	judge func(patient) verdict
 }{
-	{"durability", durability}, {"min-replicas", minReplicas}, {"notifications", notifications}, {"scripts", loadedScripts}, {"doors", doors},
+	{"durability", durability}, {"min-replicas", minReplicas}, {"notifications", notifications}, {"coverage", coverage}, {"scripts", loadedScripts}, {"doors", doors},
 }
 
 func (e *exam) redis(target string, r Redis, err error) {
@@ -384,6 +384,23 @@ func notifications(p patient) verdict {
 		v = bad(pollsOnly, "CONFIG SET notify-keyspace-events Ex", "no notifications: the worker looks for due holds by itself, a little later")
 	}
 	v.attested = events.attested
+	return v
+}
+
+// coverage: whether the other servers of a cluster sell on when this one is gone.
+func coverage(p patient) verdict {
+	if p.Info["cluster_enabled"] != "1" {
+		return good("no cluster: no server depends on another's slots")
+	}
+	full := p.directive("cluster-require-full-coverage")
+	if !full.known {
+		return p.untold("cluster-require-full-coverage", "no")
+	}
+	v := good("a server that is gone takes only its own lots along")
+	if full.value != "no" {
+		v = bad(allOrNone, "CONFIG SET cluster-require-full-coverage no", "one primary without a replica that takes over stops every lot of the cluster")
+	}
+	v.attested = full.attested
 	return v
 }
 

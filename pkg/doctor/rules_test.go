@@ -150,6 +150,10 @@ var redisCases = []redisCase{
 	{notifications, "others", config("notify-keyspace-events", "Kx"), pollsOnly},
 	{notifications, "all", config("notify-keyspace-events", "AE"), fine},
 	{notifications, "forbidden", forbidden, hidden},
+	{coverage, "single", info(), fine},
+	{coverage, "needs all", both(info("cluster_enabled", "1"), config("cluster-require-full-coverage", "yes")), allOrNone},
+	{coverage, "needs its own", both(info("cluster_enabled", "1"), config("cluster-require-full-coverage", "no")), fine},
+	{coverage, "forbidden", both(info("cluster_enabled", "1"), forbidden), hidden},
 
 	{loadedScripts, "some", func(p *patient) { p.Scripts = 2; p.Info["number_of_cached_scripts"] = "2" }, fine},
 	{loadedScripts, "others", info("number_of_cached_scripts", "12"), mixed},
@@ -353,12 +357,12 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[Redis]{facts: r}, side[Postgres]{facts: healthyBase()}}, Production, OK, "reachable", 31, 0},
-		{"Redis alone", Stores{Stock: side[Redis]{facts: r}}, Production, OK, "reachable", 18, 0},
-		{"eviction", Stores{Stock: side[Redis]{facts: evicting}}, Development, Fail, "eviction", 18, 6},
+		{"all is well", Stores{side[Redis]{facts: r}, side[Postgres]{facts: healthyBase()}}, Production, OK, "reachable", 32, 0},
+		{"Redis alone", Stores{Stock: side[Redis]{facts: r}}, Production, OK, "reachable", 19, 0},
+		{"eviction", Stores{Stock: side[Redis]{facts: evicting}}, Development, Fail, "eviction", 19, 6},
 		{"Redis is down", Stores{side[Redis]{err: down}, side[Postgres]{facts: healthyBase()}}, Development, Fail, "reachable", 14, 6},
 		{"both are down", Stores{side[Redis]{err: down}, side[Postgres]{err: down}}, Development, Fail, "reachable", 2, 6},
-		{"unknown is no failure", Stores{Stock: side[Redis]{facts: managed}}, Production, OK, "aof", 18, 0},
+		{"unknown is no failure", Stores{Stock: side[Redis]{facts: managed}}, Production, OK, "aof", 19, 0},
 		{"a warning is no failure", Stores{Ledger: side[Postgres]{facts: asyncBase}}, Production, Warn, "standby", 13, 0},
 	} {
 		o := options

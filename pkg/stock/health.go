@@ -133,7 +133,7 @@ func (s *Stock) examine(ctx context.Context, homes map[*redis.Client][]int, prim
 
 // configNames are the directives that are looked at.
 var configNames = []any{"CONFIG", "GET", "maxmemory-policy", "appendfsync", "save", "stop-writes-on-bgsave-error",
-	"min-replicas-to-write", "min-replicas-max-lag", "notify-keyspace-events"}
+	"min-replicas-to-write", "min-replicas-max-lag", "notify-keyspace-events", "cluster-require-full-coverage"}
 
 // ask reads, in one round trip, what decides whether the server may be sold from.
 func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) NodeHealth {
