@@ -349,13 +349,8 @@ func (p *pass) readLots(ctx context.Context, recorded []drop.LedgerLot, present 
 	for _, id := range present {
 		byShard[id.Shard(p.Shards)] = append(byShard[id.Shard(p.Shards)], id)
 	}
-	archived := map[drop.LotID]bool{}
 	for _, l := range recorded {
-		shard := l.Lot.Shard(p.Shards)
-		switch {
-		case l.Archive != drop.NotArchived:
-			archived[l.Lot] = true
-		case wanted[shard]:
+		if shard := l.Lot.Shard(p.Shards); wanted[shard] {
 			p.sides.ledger[l.Lot] = l
 			// Asked for by name as well: while a slot moves, a scan does not show what has moved already, but this fails.
 			byShard[shard] = append(byShard[shard], l.Lot)
@@ -365,8 +360,7 @@ func (p *pass) readLots(ctx context.Context, recorded []drop.LedgerLot, present 
 	unknown := map[int]bool{}
 	for shard, ids := range byShard {
 		slices.Sort(ids)
-		ids = slices.DeleteFunc(slices.Compact(ids), func(id drop.LotID) bool { return archived[id] })
-		states, err := p.Stock.LotStates(ctx, ids)
+		states, err := p.Stock.LotStates(ctx, slices.Compact(ids))
 		if err != nil {
 			p.forget(shard)
 			unknown[shard] = true

@@ -122,7 +122,7 @@ func (s *sides) lot(id drop.LotID) *drop.LedgerLot {
 
 func (s *sides) NextEpoch(_ context.Context, seen drop.LedgerLot, _, _ string) (int64, error) {
 	l := s.lot(seen.Lot)
-	if l.Watermark != seen.Watermark || l.OpenEpoch != seen.OpenEpoch {
+	if l.Watermark != seen.Watermark || l.OpenEpoch != seen.OpenEpoch || l.Archive != drop.NotArchived {
 		return 0, fault.New(fault.Conflict, "the lot went on")
 	}
 	l.OpenEpoch++
@@ -388,6 +388,20 @@ func TestAClockThatJumpsFreezesItsShard(t *testing.T) {
 	}
 }
 
+// Whoever restores a lot by hand opens its shard too, but not under a clock that would end holds early, or never.
+func TestAShardIsNotReopenedByHandUnderAWrongClock(t *testing.T) {
+	for off, want := range map[time.Duration]Action{time.Hour: Waiting, -time.Hour: Waiting, 0: Reopened} {
+		s := restarted()
+		door := &s.doors[0]
+		door.OpenRun, door.Frozen, door.Now = door.Run, string(fault.FreezeClock), time.Now().Add(off)
+		g := &Guardian{Stock: s, Ledger: s, Installation: "here", Shards: 2}
+		found, err := g.Reopen(t.Context(), []int{0}, 0)
+		if err != nil || len(found) != 1 || found[0].Action != want || (door.Frozen == "") != (want == Reopened) {
+			t.Errorf("off by %v: %+v, %v, frozen for %q", off, found, err, door.Frozen)
+		}
+	}
+}
+
 func TestAnOperatorsFreezeIsLeft(t *testing.T) {
 	s := restarted()
 	s.doors[0].Frozen = string(fault.FreezeOperator)
@@ -466,7 +480,37 @@ func TestARebuildThatMeetsTroubleIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestALotThatIsBeingPutAwayIsLeftAlone(t *testing.T) {
+// An archive that broke off leaves a lot that the ledger neither rebuilds nor renews. It keeps no other lot of its shard
+// shut, and sells only as the ledger has it: a server with older data shows it as it was before it was closed.
+func TestALotThatIsBeingPutAwayIsNeverSoldFromOlderData(t *testing.T) {
+	tests := map[string]struct {
+		change func(r *drop.LotState)
+		frozen fault.Code
+	}{
+		"equal":           {func(*drop.LotState) {}, ""},
+		"an old snapshot": {func(r *drop.LotState) { r.Seq, r.Sold, r.Available = r.Seq-3, 0, 8 }, fault.FreezeBehind},
+		"a unit appeared": {func(r *drop.LotState) { r.Available++ }, fault.FreezeDiffers},
+		"ahead":           {func(r *drop.LotState) { r.Seq++ }, fault.FreezeAhead},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := restarted()
+			lot := s.ledger[0].Lot
+			s.ledger[0].Archive = drop.ArchiveBegun
+			r := s.redis[lot]
+			tt.change(&r)
+			s.redis[lot] = r
+			if _, err := s.after(t, &Guardian{}, 2); err != nil || s.doors[0].OpenRun != "new" || s.doors[0].Frozen != "" {
+				t.Errorf("the shard is open on %q, frozen for %q, %v", s.doors[0].OpenRun, s.doors[0].Frozen, err)
+			}
+			if r := s.redis[lot]; r.LotFrozen != string(tt.frozen) || r.Epoch != 2 || s.ledger[0].OpenEpoch != 2 || len(s.rebuilds) > 0 {
+				t.Errorf("the lot is frozen for %q at epoch %d of %d, rebuilt %v; want %q", r.LotFrozen, r.Epoch, s.ledger[0].OpenEpoch, s.rebuilds, tt.frozen)
+			}
+		})
+	}
+}
+
+func TestALotThatWasTakenOutForItsArchiveIsLeftAlone(t *testing.T) {
 	s := restarted()
 	lot := s.ledger[0].Lot
 	s.ledger[0].Archive = drop.ArchiveBegun

@@ -18,7 +18,7 @@ func (g *Guardian) Reopen(ctx context.Context, shards []int, pause time.Duration
 	var errs []error
 	first := map[int]string{}
 	for look := 1; look <= 2; look++ {
-		findings = nil
+		findings, errs = nil, nil
 		for _, shard := range shards {
 			f, equal, err := g.reopen(ctx, shard, first[shard])
 			if err != nil {
@@ -44,12 +44,18 @@ func (g *Guardian) Reopen(ctx context.Context, shards []int, pause time.Duration
 
 // reopen looks at one shard, and opens it if it is what an earlier look found equal. It returns what this one found.
 func (g *Guardian) reopen(ctx context.Context, shard int, before string) (f Finding, equal string, err error) {
+	clock := reading{from: time.Now()}
 	st, err := g.Stock.ShardState(ctx, shard)
+	clock.to, clock.server = time.Now(), st.Now
 	if err != nil || !st.Exists || st.Frozen == "" && !st.Closed() {
 		return f, "", err
 	}
 	f = Finding{Shard: shard, Action: Left, Reason: fault.Code(st.Frozen)}
 	if st.Frozen == string(fault.FreezeOperator) {
+		return f, "", nil
+	}
+	if st.Frozen == string(fault.FreezeClock) && !clock.right(reading{}) {
+		f.Action = Waiting
 		return f, "", nil
 	}
 	p := pass{Guardian: g, shut: []view{{ShardState: st}}}

@@ -140,8 +140,9 @@ func (p *pass) hold(ctx context.Context, v view, verdicts map[drop.LotID]verdict
 
 // renew begins a new epoch of lots that equal the ledger. What a worker still has in hand of a server that was lost, and might
 // bring to the ledger after the sale has gone on, is of the old epoch then: a ghost, and no fork. The first lot goes alone:
-// of several guardians only one gets past it.
+// of several guardians only one gets past it. A lot that is being put away sells no more and needs none.
 func (p *pass) renew(ctx context.Context, lots []drop.LotID) error {
+	lots = slices.DeleteFunc(slices.Clone(lots), p.sides.puttingAway)
 	next := func(id drop.LotID) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), epochLimit)
 		defer cancel()

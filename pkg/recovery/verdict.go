@@ -66,6 +66,8 @@ func (b bothSides) judge(id drop.LotID) verdict {
 	switch {
 	case stopped, reason == fault.FreezeAhead, r.Damaged != "": // of a damaged lot nobody can tell whether it is ahead
 		return verdict{cureByHand, reason}
+	case reason != "" && b.puttingAway(id): // a rebuild would end the archive
+		return verdict{cureByHand, reason}
 	case reason != "":
 		return verdict{cureRebuild, reason}
 	case r.Mark.Sub(r.Now) > clockTolerance: // its last change lies ahead of the server's clock: every script would refuse it
@@ -125,19 +127,23 @@ func after(a, b drop.Watermark) bool {
 	return a.Epoch > b.Epoch || a.Epoch == b.Epoch && a.Seq > b.Seq
 }
 
-// bothSides are the lots as each store has them. Lots that are being put away are on neither side.
+// bothSides are the lots as each store has them.
 type bothSides struct {
 	shards int
 	ledger map[drop.LotID]drop.LedgerLot
 	redis  map[drop.LotID]drop.LotState
 }
 
-// of returns the lots of a shard that either side has, sorted. A lot that was created but never loaded is
-// left out: nobody ever bought from it, and seeding it is safe.
+// puttingAway reports whether an archive of the lot was begun. It still has to equal the ledger where Redis has it: an
+// older snapshot may show it as it was when it sold.
+func (b bothSides) puttingAway(id drop.LotID) bool { return b.ledger[id].Archive == drop.ArchiveBegun }
+
+// of returns the lots of a shard that either side has, sorted. Left out are a lot that was created but never loaded,
+// since nobody ever bought from it and seeding it is safe, and one that an archive has taken out of Redis already.
 func (b bothSides) of(shard int) []drop.LotID {
 	var ids []drop.LotID
 	for id, l := range b.ledger {
-		if _, loaded := b.redis[id]; id.Shard(b.shards) == shard && (l.Seen || loaded) {
+		if _, loaded := b.redis[id]; id.Shard(b.shards) == shard && (loaded || l.Seen && !b.puttingAway(id)) {
 			ids = append(ids, id)
 		}
 	}
