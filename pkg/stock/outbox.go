@@ -245,14 +245,14 @@ func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]
 	if err != nil {
 		return nil, err
 	}
-	const page = 200
 	open := make(map[drop.LotID]bool, len(from))
 	for lot := range from {
 		open[lot] = true
 	}
 	found := make(map[drop.LotID][]drop.Event)
-	for end := "+"; len(open) > 0; {
-		messages, err := node.XRevRangeN(ctx, k.outbox, end, "-", page).Result()
+	page := 10 // mostly somebody asks for what was written just now
+	for end := "+"; len(open) > 0; page = min(4*page, 200) {
+		messages, err := node.XRevRangeN(ctx, k.outbox, end, "-", int64(page)).Result()
 		if err != nil {
 			return nil, wireFault(s.target, err, false)
 		}
