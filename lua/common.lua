@@ -339,11 +339,12 @@ local function take_back_entry(L, member, budget)
     return 1, 0
   end
   local records = call('HMGET', KEYS[L.k], unpack(attempts))
-  local holds, users = {}, {}
+  local holds, users, seen = {}, {}, {}
   for i, attempt in ipairs(attempts) do
     records[i] = explicit(L, records[i])
     local user, asked, qty, n, deadline = parse_hold(records[i])
-    if user and deadline <= now then
+    if user and deadline <= now and not seen[attempt] then -- a damaged entry may name one twice
+      seen[attempt] = true
       holds[#holds + 1] = { attempt, user, asked, qty, n }
       users[#users + 1] = '@' .. user
     end

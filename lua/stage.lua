@@ -8,7 +8,8 @@
 -- Reply ok, detail, now | conflict, epoch and slices there are | foreign_installation, owner
 -- In the hash, `staged` says "epoch slices" (tab between). The first slice throws away what is there; a slice that is there
 -- already is written again, the same. Old due entries of a lot that sells nothing go slice by slice too, so that the load
--- finds few: it is loaded anew in any case, since its epoch is closed.
+-- finds few: it is loaded anew in any case, since its epoch is closed. They stay where the lot is of this epoch or a later
+-- one: then a slice came late, and nothing is loaded for it.
 -- Flags none: refused when Redis is out of memory.
 
 local epoch, slice, dues = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -28,7 +29,7 @@ end
 local id, old = match(KEYS[FIRST_LOT], '}:lot:(.*)$'), {}
 local rule_field = redis.pcall('HGET', KEYS[FIRST_LOT], 'rule')
 local ok, R = pcall(rule_of, rule_field)
-if not rule_field or not ok or R.status == 'frozen' then
+if not rule_field or not ok or R.status == 'frozen' and R.epoch < epoch then
   old = call('ZRANGEBYLEX', KEYS[4], '[' .. id .. '\t', '(' .. id .. '\n', 'LIMIT', 0, 2000)
 end
 

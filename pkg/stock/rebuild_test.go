@@ -173,6 +173,32 @@ func TestStagingTakesNoOtherSlices(t *testing.T) {
 	}
 }
 
+// TestALateSliceTakesNoDueEntryAway: whoever lost the lock in the middle of a rebuild may stage something after another has
+// loaded the lot. A hold without its due entry would never end.
+func TestALateSliceTakesNoDueEntryAway(t *testing.T) {
+	sc := newScene(t, true)
+	seen, err := sc.s.Lot(t.Context(), sceneLot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sc.s.FreezeLot(t.Context(), seen, fault.FreezeAhead); err != nil {
+		t.Fatal(err)
+	}
+	keys := sc.s.shardOf(sceneLot).keys.staging(sceneLot)
+	before := len(sc.dueMembers(t))
+	for _, step := range []struct {
+		epoch int64
+		stay  bool
+	}{{seen.Epoch - 1, true}, {seen.Epoch, true}, {seen.Epoch + 1, false}} {
+		if status := sc.run(t, "stage", keys, append(sc.door[:], itoa(step.epoch), "1", "0")); status != "ok" {
+			t.Fatal(status)
+		}
+		if left := len(sc.dueMembers(t)); (left == before) != step.stay {
+			t.Errorf("staged for epoch %d, the lot being of %d: %d due entries of %d are left", step.epoch, seen.Epoch, left, before)
+		}
+	}
+}
+
 // TestRebuildScriptsAreNeverHalfDone runs them with keys of another type, and with arguments that are no arguments.
 func TestRebuildScriptsAreNeverHalfDone(t *testing.T) {
 	sc := newScene(t, true)

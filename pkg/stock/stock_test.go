@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -326,6 +328,22 @@ func TestASplitDueEntryForgetsNobody(t *testing.T) {
 		}
 		wantTotals(t, s, lot, 10-step.held, step.held, 0)
 	}
+}
+
+// TestADueEntryThatNamesAHoldTwiceGivesItsUnitsBackOnce: whatever is wrong with a due entry, the records count.
+func TestADueEntryThatNamesAHoldTwiceGivesItsUnitsBackOnce(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 10, Hold: time.Minute})
+	attempt := reserve(t, s, lot, "ann", "k", 3).Reservation.ID.Attempt
+	passTime(t, s, rdb, time.Hour, lot)
+	members := []redis.Z{{Member: dueMember(lot, 1, attempt+attempt)}, {Member: dueMember(lot, 2, attempt)}}
+	if err := rdb.ZAdd(t.Context(), s.shardOf(lot).keys.due, members...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sweep(t.Context(), lot.Shard(s.Shards()), 100); err != nil {
+		t.Fatal(err)
+	}
+	wantParts(t, s, lot, wantTotals(t, s, lot, 10, 0, 0).Totals)
 }
 
 // TestAChangeIsCheckedWhereItIsMade: two changes that each fit what their callers saw must not add up to a lot whose
