@@ -206,16 +206,21 @@ func (f statusFacts) sayStores(say sayFunc) {
 // sayLots puts each lot where it is worst and names the lots of each bad place.
 func (f statusFacts) sayLots(say sayFunc) lotCounts {
 	bad := map[fault.Code][]drop.LotID{}
-	var neverLoaded []drop.LotID
+	var neverLoaded, halfArchived []drop.LotID
 	var n lotCounts
 	for _, l := range f.allLots() {
 		state, loaded := f.states[l.Lot]
+		if l.Archive == drop.ArchiveBegun {
+			halfArchived = append(halfArchived, l.Lot)
+		}
 		switch {
 		case l.Stopped != "":
 			n.Stopped++
 			bad[l.Stopped] = append(bad[l.Stopped], l.Lot)
 		case !f.redis.Reachable:
 			n.Unknown++
+		case !loaded && l.Archive == drop.ArchiveBegun:
+			n.NotLoaded++
 		case !loaded && l.Seen:
 			n.NotLoaded++
 			bad[fault.FreezeEmptied] = append(bad[fault.FreezeEmptied], l.Lot)
@@ -238,6 +243,10 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 	}
 	if len(neverLoaded) > 0 {
 		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", drop.SomeLots(neverLoaded))
+	}
+	if len(halfArchived) > 0 {
+		names := strings.ReplaceAll(drop.JoinLots(halfArchived), ",", "")
+		say(levelWarn, "", "dropctl lot archive "+names, "archives begun and not finished: %s", drop.SomeLots(halfArchived))
 	}
 	if n.Unknown > 0 {
 		say(levelWarn, "", "dropctl status", "%s out of sight: Redis did not answer", lotsAre(n.Unknown))

@@ -49,12 +49,13 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 			f.database = storeOf("PostgreSQL", config.NewURL("postgres://shop"), fault.New(fault.NotMigrated, "no schema"))
 			f.lots, f.alive, f.run = nil, nil, nil
 		}, levelBad, "no schema", "dropctl migrate up", fault.NotMigrated},
-		"frozen":        {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
-		"door closed":   {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
-		"stopped":       {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
-		"lost by redis": {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
-		"never loaded":  {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
-		"dead letters":  {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl status", fault.Finding},
+		"frozen":             {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"door closed":        {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
+		"stopped":            {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"lost by redis":      {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
+		"never loaded":       {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
+		"archive broken off": {func(f *statusFacts) { f.states, f.lots[0].Archive = nil, drop.ArchiveBegun }, levelWarn, "truffle-99", "dropctl lot archive truffle-99", ""},
+		"dead letters":       {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl status", fault.Finding},
 		"a known dead letter": {func(f *statusFacts) {
 			f.counts.DeadLetters, f.dead = 1, []deadView{{Code: fault.StopFork, Lot: "truffle-99", Count: 1}}
 		}, levelBad, "dead letters: 1", "dropctl explain fork", fault.Finding},

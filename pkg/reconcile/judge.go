@@ -92,6 +92,9 @@ func (t *tally) fold(e drop.Event) (wrong string) {
 	return wrong
 }
 
+// checkArchived names the evidence that Redis has a lot which was put away.
+const checkArchived = "archived"
+
 // judge compares both sides at the watermark of Redis.
 func judge(s sight, maxLag time.Duration) Row {
 	row := Row{Lot: s.lot, Verdict: fault.VerdictOK}
@@ -103,12 +106,16 @@ func judge(s sight, maxLag time.Duration) Row {
 		row.Redis = &Side{s.redis.Watermark, s.redis.Totals}
 	}
 	switch {
+	case s.ledger != nil && s.ledger.Archive == drop.Archived: // one that Redis has not is not looked at
+		row.Verdict = fault.VerdictDrift
+		row.Evidence = []Evidence{{Check: checkArchived, Redis: "has it", Ledger: "archived", Note: "an older state of Redis has brought it back"}}
 	case damaged:
 		row.Verdict = fault.VerdictDrift
 		row.Evidence = []Evidence{{Check: "lot", Note: s.redis.Damaged}}
 	case s.ledger == nil:
 		row.Verdict = fault.VerdictDrift
 		row.Evidence = []Evidence{{Check: "lot", Redis: "has it", Note: "the ledger does not know this lot"}}
+	case s.redis == nil && s.ledger.Archive == drop.Archived: // since the lots were listed
 	case s.redis == nil:
 		row.Verdict = fault.VerdictMissing
 		row.Evidence = []Evidence{{Check: "lot", Ledger: "has it", Note: missingNote(*s.ledger)}}
@@ -120,7 +127,10 @@ func judge(s sight, maxLag time.Duration) Row {
 }
 
 func missingNote(l drop.LedgerLot) string {
-	if l.Seen {
+	switch {
+	case l.Archive == drop.ArchiveBegun:
+		return "its archive was begun and not finished"
+	case l.Seen:
 		return "Redis lost it"
 	}
 	return "it was created but never loaded"
@@ -247,7 +257,10 @@ func (row *Row) settle(s sight) {
 		row.Finding, row.Next = true, "dropctl explain "+row.Reason
 	case fault.VerdictMissing:
 		row.Finding, row.Next = true, fault.Announce("dropctl restore "+string(row.Lot))
-		if !s.ledger.Seen {
+		switch {
+		case s.ledger.Archive == drop.ArchiveBegun:
+			row.Next = "dropctl lot archive " + string(row.Lot)
+		case !s.ledger.Seen:
 			row.Next = "dropctl seed " + string(row.Lot)
 		}
 	default:
@@ -263,6 +276,8 @@ func (row *Row) settle(s sight) {
 func (row *Row) wayOut() string {
 	pause := fmt.Sprintf("dropctl lot pause %s --reason drift; ", row.Lot)
 	switch {
+	case row.Evidence[0].Check == checkArchived:
+		return "dropctl lot archive " + string(row.Lot)
 	case row.derivedOnly() && row.Reason != "":
 		return "dropctl explain " + row.Reason
 	case row.derivedOnly():

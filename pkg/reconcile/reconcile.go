@@ -128,13 +128,25 @@ func (r *run) choose(ctx context.Context) ([]drop.LotID, error) {
 	}
 	for _, lot := range r.o.Lots {
 		if _, found := slices.BinarySearch(all, lot); !found {
-			return nil, fault.New(fault.NotFound, "neither Redis nor the ledger knows the lot %s", lot)
+			return nil, r.unlisted(ctx, lot)
 		}
 	}
 	if r.o.Group != "" && len(chosen) == 0 {
 		return nil, fault.New(fault.NotFound, "there is no lot of the group %s", r.o.Group)
 	}
 	return chosen, nil
+}
+
+// unlisted says why there is nothing to compare of a lot. Only who asks for an archived one by name is shown it.
+func (r *run) unlisted(ctx context.Context, lot drop.LotID) error {
+	known, err := r.ledger.Lots(ctx, []drop.LotID{lot})
+	if err != nil {
+		return err
+	}
+	if len(known) > 0 && known[0].Archive == drop.Archived {
+		return fault.New(fault.Conflict, "the lot %s is archived: there is nothing to compare", lot).WithHint("what was sold of it: dropctl reservation list --lot %s", lot)
+	}
+	return fault.New(fault.NotFound, "neither Redis nor the ledger knows the lot %s", lot)
 }
 
 // settled judges the lots, and those that lag again until they no longer do or the wait is over.

@@ -205,6 +205,28 @@ func TestWhatRedisHasAndTheLedgerDoesNotKnowIsDrift(t *testing.T) {
 	}
 }
 
+// An archive that broke off is finished, and never undone by what reconcile says to run next.
+func TestAnArchiveIsFinishedAndNotUndone(t *testing.T) {
+	s := newShop(t)
+	s.load(t, drop.Definition{Lot: "truffle", Stock: 10, Status: drop.Closed})
+	s.drain(t)
+	lot, err := s.ledger.BeginArchive(t.Context(), "truffle", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.do(t, "DEL", s.key(t, "lot", "truffle"))
+	if row := rowOf(t, s.reconcile(t, reconcile.Options{}), "truffle"); row.Verdict != fault.VerdictMissing || row.Next != "dropctl lot archive truffle" {
+		t.Errorf("broken off: %+v", row)
+	}
+	if err := s.ledger.FinishArchive(t.Context(), "truffle", lot.Watermark); err != nil {
+		t.Fatal(err)
+	}
+	o := reconcile.Options{Installation: s.ledger.Installation().ID, Lots: []drop.LotID{"truffle"}}
+	if _, err := reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), o); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "archived") {
+		t.Errorf("finished: %v", err)
+	}
+}
+
 func TestFrozenStoppedAndForgottenLots(t *testing.T) {
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10})
