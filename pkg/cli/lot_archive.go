@@ -20,7 +20,8 @@ func newLotArchive(a *app) *cobra.Command {
 		Use:   "archive LOT…",
 		Short: "Put lots away whose sale is over for good",
 		Long: `Take lots out of Redis whose sale is over for good. Their journal and sales stay in the ledger; they
-are left out of what looks at all lots, and cannot be sold, seeded or restored again.
+are left out of what looks at all lots, and cannot be sold, seeded or restored again. Where an older
+state of Redis has brought an archived lot back, it is taken out once more.
 
 A lot has to be closed, without holds, and with everything recorded and finalised. It asks first, or
 needs --yes. Broken off, it is finished by running it again.`,
@@ -91,12 +92,13 @@ func (a *app) archiveOne(ctx context.Context, s *stock.Stock, l *ledger.Ledger, 
 		return err
 	}
 	v.Sold = lot.Sold
-	if lot.Archive == drop.Archived {
+	seen, err := removable(ctx, s, lot)
+	if err != nil {
+		return err
+	}
+	if lot.Archive == drop.Archived && seen == nil {
 		v.Result = "unchanged"
 		return nil
-	}
-	if _, err := removable(ctx, s, lot); err != nil {
-		return err
 	}
 	if v.Result = "planned"; dryRun {
 		return nil
@@ -119,7 +121,7 @@ func (a *app) putAway(ctx context.Context, s *stock.Stock, l *ledger.Ledger, id 
 	}
 	defer unlock()
 	lot, err := l.BeginArchive(ctx, id, a.cfg.Actor)
-	if err != nil || lot.Archive == drop.Archived {
+	if err != nil {
 		return err
 	}
 	seen, err := removable(ctx, s, lot)
@@ -132,13 +134,15 @@ func (a *app) putAway(ctx context.Context, s *stock.Stock, l *ledger.Ledger, id 
 	return l.FinishArchive(ctx, id, lot.Watermark)
 }
 
-// removable returns the lot as Redis has it, nil if it has not, or why it must stay there.
+// removable returns the lot as Redis has it, nil if it has not, or why it must stay there. One that is archived was brought
+// back by an older state of Redis, and nothing of it can count any more.
 func removable(ctx context.Context, s *stock.Stock, lot ledger.Lot) (*drop.LotState, error) {
 	states, err := s.LotStates(ctx, []drop.LotID{lot.Lot})
 	seen, there := states[lot.Lot]
 	switch {
 	case err != nil || !there:
 		return nil, err
+	case lot.Archive == drop.Archived:
 	case seen.Damaged != "":
 		return nil, fault.New(fault.Conflict, "the lot %s is damaged in Redis: %s", lot.Lot, seen.Damaged).WithHint("rebuild it first: dropctl restore %s", lot.Lot)
 	case seen.Seq > lot.Watermark.Seq:

@@ -99,3 +99,43 @@ func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
 		}
 	}
 }
+
+// TestAnArchivedLotThatCameBackIsPutAwayAgain: a Redis with older data has the lot as it was when it sold.
+func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
+	redis, db := testkit.Redis(t), testkit.Postgres(t)
+	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	expect := func(exit int, text string, args ...string) {
+		t.Helper()
+		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, text) {
+			t.Fatalf("%v: exit %d, want %d with %q\n%s%s", args, r.exit, exit, text, r.out, r.err)
+		}
+	}
+	eval := func(script string) {
+		t.Helper()
+		if _, err := redis.Do(t.Context(), "EVAL", script, "0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(0, "", "seed", "hat", "--stock", "3")
+	expect(0, "", "seed", "cap", "--stock", "3")
+	eval(`local lot = redis.call('KEYS', '*lot:hat')[1]; return redis.call('COPY', lot, 'kept ' .. lot)`)
+	expect(0, "", "lot", "close", "hat")
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "archived", "lot", "archive", "hat", "--yes")
+	eval(`for _, meta in ipairs(redis.call('KEYS', '*:meta')) do redis.call('HSET', meta, 'run', 'the server before') end
+		local kept = redis.call('KEYS', 'kept *')[1]
+		return redis.call('RENAME', kept, string.sub(kept, 6))`)
+	expect(5, "lot_frozen", "reserve", "hat", "--user", "ann")
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "", "reserve", "cap", "--user", "ann")
+	expect(5, "lot_frozen", "reserve", "hat", "--user", "ann")
+	expect(6, "dropctl lot archive hat", "reconcile", "hat")
+	expect(4, "dropctl lot archive hat", "restore", "hat")
+	expect(0, "archived", "lot", "archive", "hat", "--yes")
+	expect(0, "unchanged", "lot", "archive", "hat", "--yes")
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "", "status")
+}

@@ -85,23 +85,17 @@ func counted(n int64, what string) string {
 }
 
 // FinishArchive records that Redis has the lot no more. at is the watermark BeginArchive returned it with. The
-// lot's last epoch is closed, so that whatever turns up later is a ghost.
+// lot's last epoch is closed, so that whatever turns up later is a ghost. Of a lot that was archived before, only what
+// reconcile has found is forgotten.
 // Errors: fault.NotFound; fault.Conflict if the lot went on meanwhile, or no archive of it was begun.
 func (l *Ledger) FinishArchive(ctx context.Context, id drop.LotID, at drop.Watermark) error {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
 		lot, err := lockLot(ctx, tx, id)
-		if err != nil || lot.Archive == drop.Archived {
-			return err
+		if err == nil && lot.Archive != drop.Archived {
+			err = l.finishArchive(ctx, tx, lot, at)
 		}
-		if lot.Archive != drop.ArchiveBegun || lot.Watermark != at || lot.Waiting > 0 {
-			return fault.New(fault.Conflict, "the lot %s went on while it was archived", id).WithHint("run it again: dropctl lot archive %s", id)
-		}
-		if _, err := l.issue(ctx, tx, lot, IssueRequest{Actor: lot.ArchivedBy, Reason: "archived"}); err != nil {
-			return err
-		}
-		_, err = tx.Exec(ctx, `UPDATE lots SET archive = 'done', archived_by = $2, archived_at = now() WHERE lot = $1`, string(id), lot.ArchivedBy)
 		if err != nil {
 			return err
 		}
@@ -110,6 +104,17 @@ func (l *Ledger) FinishArchive(ctx context.Context, id drop.LotID, at drop.Water
 		return err
 	})
 	return l.fail(err, "archiving a lot")
+}
+
+func (l *Ledger) finishArchive(ctx context.Context, tx pgx.Tx, lot Lot, at drop.Watermark) error {
+	if lot.Archive != drop.ArchiveBegun || lot.Watermark != at || lot.Waiting > 0 {
+		return fault.New(fault.Conflict, "the lot %s went on while it was archived", lot.Lot).WithHint("run it again: dropctl lot archive %s", lot.Lot)
+	}
+	if _, err := l.issue(ctx, tx, lot, IssueRequest{Actor: lot.ArchivedBy, Reason: "archived"}); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, `UPDATE lots SET archive = 'done', archived_by = $2, archived_at = now() WHERE lot = $1`, string(lot.Lot), lot.ArchivedBy)
+	return err
 }
 
 // lockLot locks one lot that the ledger must know.

@@ -101,12 +101,14 @@ func judge(s sight, maxLag time.Duration) Row {
 	if s.ledger != nil {
 		row.Ledger = &Side{s.ledger.Watermark, drop.Totals{Capacity: s.ledger.Stock, Held: s.ledger.Held, Sold: s.ledger.Sold, Available: s.ledger.Stock - s.ledger.Held - s.ledger.Sold}}
 	}
+	archived := s.ledger != nil && s.ledger.Archive == drop.Archived
 	damaged := s.redis != nil && s.redis.Damaged != ""
 	if s.redis != nil && !damaged {
 		row.Redis = &Side{s.redis.Watermark, s.redis.Totals}
 	}
 	switch {
-	case s.ledger != nil && s.ledger.Archive == drop.Archived: // one that Redis has not is not looked at
+	case archived && s.redis == nil: // since the lots were listed
+	case archived:
 		row.Verdict = fault.VerdictDrift
 		row.Evidence = []Evidence{{Check: checkArchived, Redis: "has it", Ledger: "archived", Note: "an older state of Redis has brought it back"}}
 	case damaged:
@@ -115,7 +117,6 @@ func judge(s sight, maxLag time.Duration) Row {
 	case s.ledger == nil:
 		row.Verdict = fault.VerdictDrift
 		row.Evidence = []Evidence{{Check: "lot", Redis: "has it", Note: "the ledger does not know this lot"}}
-	case s.redis == nil && s.ledger.Archive == drop.Archived: // since the lots were listed
 	case s.redis == nil:
 		row.Verdict = fault.VerdictMissing
 		row.Evidence = []Evidence{{Check: "lot", Ledger: "has it", Note: missingNote(*s.ledger)}}

@@ -69,6 +69,7 @@ func TestVerdictOnOneLook(t *testing.T) {
 		"another server":              {func(s *sight) { s.redis.Run = "r2" }, fault.VerdictFrozen, true, nil, 0},
 		"stopped":                     {func(s *sight) { s.ledger.Stopped = "fork" }, fault.VerdictStopped, true, nil, 0},
 		"archived meanwhile":          {func(s *sight) { s.redis, s.ledger.Archive = nil, drop.Archived }, fault.VerdictOK, false, nil, 0},
+		"archived, and back in Redis": {func(s *sight) { s.ledger.Archive = drop.Archived }, fault.VerdictDrift, true, []string{"archived"}, 0},
 		"gone from Redis":             {func(s *sight) { s.redis = nil }, fault.VerdictMissing, true, []string{"lot"}, 0},
 		"unknown to the ledger":       {func(s *sight) { s.ledger = nil }, fault.VerdictDrift, true, []string{"lot"}, 0},
 		"more than the capacity": {func(s *sight) { ahead(s, held(10, 6)); s.redis.Available = -1 }, fault.VerdictDrift, true,

@@ -168,7 +168,7 @@ func mayRebuild(lot drop.LotID, l *drop.LedgerLot) error {
 	case l == nil:
 		return fault.New(fault.NotFound, "the ledger does not know the lot %s", lot).WithHint("see the lots that it knows: dropctl lot list; create one: dropctl seed %s --stock N", lot)
 	case l.Archive == drop.Archived:
-		return fault.New(fault.Conflict, "the lot %s is archived: its sale is over for good", lot).WithHint("choose another name for a new sale")
+		return fault.New(fault.Conflict, "the lot %s is archived: its sale is over for good", lot).WithHint("choose another name for a new sale; if Redis has it again: dropctl lot archive %s", lot)
 	case !l.Seen:
 		return fault.New(fault.Conflict, "the lot %s was never on sale: there is nothing to rebuild", lot).WithHint("dropctl seed %s --stock %d", lot, l.Stock)
 	}
