@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
@@ -118,6 +119,7 @@ func (m mishap) recover(t *testing.T) (took recovery) {
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
 		return s.sql(t, `SELECT count(*) FROM order_ledger`) != "0", "no sale is recorded"
 	})
+	time.Sleep(rand.N(time.Second)) // any moment between two looks of the guardian
 
 	began := time.Now()
 	if err := strike(); err != nil {
