@@ -15,7 +15,7 @@ import (
 
 // A rebuild takes three steps: PlanRebuild shows what there is to load, IssueEpoch closes the lot's life at its
 // watermark, and EachRecord and EachUser read what it stood at. Between the epoch's issue and the opening of the
-// rebuilt lot nothing changes, so that a reading may be broken off and taken up again.
+// rebuilt lot nothing changes.
 
 var (
 	//go:embed sql/rebuild_records.sql
@@ -56,7 +56,7 @@ func planRebuild(ctx context.Context, tx pgx.Tx, id drop.LotID, endedSince time.
 	err = tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE state = 'held' AND NOT rejected), count(*) FILTER (WHERE state = 'confirmed'),
 		count(*) FILTER (WHERE state NOT IN ('held', 'confirmed') OR rejected AND state = 'held'),
 		coalesce(sum(qty) FILTER (WHERE state = 'held' AND NOT rejected), 0)::bigint, coalesce(sum(qty) FILTER (WHERE state = 'confirmed'), 0)::bigint `+
-		rebuildRecordsSQL, string(id), endedSince, 0).Scan(&plan.Live, &plan.Confirmed, &plan.Tombstones, &held, &sold)
+		rebuildRecordsSQL, string(id), endedSince).Scan(&plan.Live, &plan.Confirmed, &plan.Tombstones, &held, &sold)
 	if err == nil && (held != lot.Held || sold != lot.Sold) {
 		err = fault.New(fault.Broken, "the reservations of the lot %s add up to %d held and %d sold, the lot says %d and %d", id, held, sold, lot.Held, lot.Sold).
 			WithHint("find the first event that does not follow: dropctl ledger verify %s", id)
@@ -69,7 +69,6 @@ type RebuildSource struct {
 	Lot        drop.LotID
 	Epoch      int64     // as IssueEpoch issued it
 	EndedSince time.Time // leaves out reservations that ended before, in Redis time
-	After      int64     // n of the last record that is loaded already; 0: none
 }
 
 // rebuildPage is how many records or users come at a time.
@@ -83,7 +82,7 @@ func (l *Ledger) EachRecord(ctx context.Context, s RebuildSource, fn func(page [
 	const columns = `SELECT r.lot, r.n, r.attempt, r.user_id, r.state, r.qty, r.refunded, r.rest, r.deadline, r.created_at, r.changed_at, r.last_seq, r.ref, r.taken_from, r.asked, r.rejected,
 		(SELECT confirmed_at FROM pending_allocations p WHERE r.state IN ('confirmed', 'refunded') AND p.lot = r.lot AND p.n = r.n),
 		coalesce((SELECT ref FROM refunds_due d WHERE d.lot = r.lot AND d.attempt = r.attempt AND d.why = 'paid_late' AND d.ref <> '' ORDER BY epoch DESC, seq DESC LIMIT 1), '') `
-	return eachPage(ctx, l, s, "records", columns+rebuildRecordsSQL+` ORDER BY r.n`, []any{string(s.Lot), s.EndedSince, s.After}, scanRecord, fn)
+	return eachPage(ctx, l, s, "records", columns+rebuildRecordsSQL+` ORDER BY r.n`, []any{string(s.Lot), s.EndedSince}, scanRecord, fn)
 }
 
 func scanRecord(row pgx.CollectableRow) (drop.Record, error) {
@@ -104,8 +103,7 @@ func scanRecord(row pgx.CollectableRow) (drop.Record, error) {
 }
 
 // EachUser calls fn with the counters of every user who holds or bought something, in pages and in no order, all
-// from one moment. After is not used. Memory does not grow with the number of users; only the context bounds the
-// whole.
+// from one moment. Memory does not grow with the number of users; only the context bounds the whole.
 // Errors: as EachRecord.
 func (l *Ledger) EachUser(ctx context.Context, s RebuildSource, fn func(page []drop.UserCount) error) error {
 	return eachPage(ctx, l, s, "users", rebuildUsersSQL, []any{string(s.Lot)}, func(row pgx.CollectableRow) (drop.UserCount, error) {

@@ -192,9 +192,6 @@ func newPresence(o Options) Presence {
 	return Presence{Name: name, Host: host, PID: os.Getpid(), Parts: o.Only, Version: o.Version, Started: time.Now().UTC()}
 }
 
-// Name returns the worker's name, which is also its consumer name in Redis.
-func (w *Worker) Name() string { return w.me.Name }
-
 // Run works until the context ends, which is a graceful stop and no error: batches in hand are finished
 // first. It also ends when UntilIdle is set and nothing is left (fault.Partial if something was parked as
 // a dead letter), or on an error that no retry can heal: fault.Foreign or fault.NotMigrated. Everything
