@@ -161,7 +161,8 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 	return shut
 }
 
-// lotsToRestore returns the lots that were named, or those of the ledger that were ever on sale.
+// lotsToRestore returns the lots that were named, or those of the ledger that were ever on sale. One that is being put away
+// is restored only by its name, since that undoes its archive.
 func (a *app) lotsToRestore(ctx context.Context, l *ledger.Ledger, f restoreFlags) ([]drop.LotID, error) {
 	if len(f.lots) > 0 {
 		return f.lots, nil
@@ -174,7 +175,7 @@ func (a *app) lotsToRestore(ctx context.Context, l *ledger.Ledger, f restoreFlag
 	}
 	var lots []drop.LotID
 	for _, lot := range known {
-		if lot.Seen && (f.all || lot.Lot.Group() == f.group) {
+		if lot.Seen && lot.Archive == drop.NotArchived && (f.all || lot.Lot.Group() == f.group) {
 			lots = append(lots, lot.Lot)
 		}
 	}

@@ -88,6 +88,9 @@ func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if r := run(t, env, "restore", "--all"); r.exit != 0 || strings.Contains(r.out, lot) {
+			t.Errorf("gone from Redis %v: exit %d\n%s%s", out, r.exit, r.out, r.err)
+		}
 		if r := run(t, env, "lot", "archive", lot, "--yes"); r.exit != 0 || !strings.Contains(r.out, lot+"\tarchived") {
 			t.Errorf("gone from Redis %v: exit %d\n%s%s", out, r.exit, r.out, r.err)
 		}
