@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/term"
@@ -90,6 +91,9 @@ func (a *app) resolve(cmd *cobra.Command) error {
 	if err != nil && cmd.Annotations["config"] == "none" {
 		ignored, src.File = err, "none"
 		cfg, err = config.Resolve(src)
+	}
+	if err == nil && cmd.Annotations["config"] != "none" {
+		err = drop.CheckText("actor", cfg.Actor, false)
 	}
 	if err != nil {
 		return err

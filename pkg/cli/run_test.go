@@ -97,6 +97,7 @@ func TestErrorsOfUsage(t *testing.T) {
 		{"explain xxxxxxxxxxxxxxxxxxx", 3, "list them all: dropctl explain"},
 		{"help exitcodes", 2, "did you mean dropctl help exit-codes?"},
 		{"help config viewz", 2, "did you mean dropctl config view?"},
+		{"restore hat --actor a\ab", 2, "actor contains a character"},
 		{"config view --config /does/not/exist", 2, "(invalid_config)"},
 	}
 	for _, c := range cases {

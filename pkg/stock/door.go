@@ -37,6 +37,9 @@ func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) 
 // Renew begins a new epoch, issued by the ledger, of a lot that equals it. It answers Conflict if the lot, or its server, is
 // no longer as it was seen.
 func (s *Stock) Renew(ctx context.Context, seen drop.LotState, epoch int64, actor, reason string) error {
+	if err := checkAccount(actor, reason); err != nil {
+		return err
+	}
 	sh := s.shardOf(seen.Lot)
 	r, err := s.script(ctx, sh, "renew", sh.keys.gated(seen.Lot), []string{string(seen.Lot), seen.Run, PlanOf(seen).text(), itoa(epoch), actor, reason})
 	if err != nil {

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -199,7 +200,7 @@ func (s *Stock) Load(ctx context.Context, q LoadRequest) error {
 // load makes the lot appear, with the records of this many slices that were staged for its epoch.
 func (s *Stock) load(ctx context.Context, q LoadRequest, slices int) error {
 	d := q.Definition.WithDefaults()
-	if err := d.Check(); err != nil {
+	if err := cmp.Or(d.Check(), checkAccount(q.Actor, q.Reason)); err != nil {
 		return err
 	}
 	sh := s.shardOf(d.Lot)
@@ -214,6 +215,12 @@ func (s *Stock) load(ctx context.Context, q LoadRequest, slices int) error {
 		return fault.New(fault.Conflict, "lot %s in Redis is not what the load was planned on", d.Lot).WithHint("plan it again by running the command once more")
 	}
 	return r.fault("lot " + string(d.Lot))
+}
+
+// checkAccount validates who acts and why before a script writes it into an event: a tab or a new line there would end
+// the field, and nobody could read what follows.
+func checkAccount(actor, reason string) error {
+	return cmp.Or(drop.CheckText("actor", actor, false), drop.CheckText("reason", reason, false))
 }
 
 // AdjustRequest changes a lot's capacity, by or to a number of units; exactly one of By and To is set. Expect is the
@@ -335,10 +342,8 @@ func (s *Stock) change(ctx context.Context, lot drop.LotID, actor, reason string
 	if _, err := drop.ParseLotID(string(lot)); err != nil {
 		return drop.LotState{}, false, err
 	}
-	for field, text := range map[string]string{"actor": actor, "reason": reason} {
-		if err := drop.CheckText(field, text, false); err != nil {
-			return drop.LotState{}, false, err
-		}
+	if err := checkAccount(actor, reason); err != nil {
+		return drop.LotState{}, false, err
 	}
 	sh := s.shardOf(lot)
 	trial := "0"

@@ -609,6 +609,26 @@ func TestAClockThatRanBackLosesNoDueTime(t *testing.T) {
 	wantTotals(t, s, lot, 3, 0, 0)
 }
 
+// Whoever acts, and why, goes into an event as it is: no text may add fields or events to it.
+func TestNoTextBreaksIntoAnEvent(t *testing.T) {
+	sc := newScene(t, false)
+	state := wantTotals(t, sc.s, sceneLot, sceneFree, 3, 2)
+	before := contents(t, sc.rdb)
+	for _, text := range []string{"a\tb", "a\n*\tj\t9", "\x00", "\xff"} {
+		load := LoadRequest{Definition: state.Definition, Epoch: 2, Closing: state.Watermark, Planned: PlanOf(state), Held: 3, Sold: 2}
+		for _, by := range [][2]string{{text, "why"}, {"op", text}} {
+			load.Actor, load.Reason = by[0], by[1]
+			wantCode(t, sc.s.Load(t.Context(), load), fault.Invalid)
+			wantCode(t, sc.s.Renew(t.Context(), state, 2, by[0], by[1]), fault.Invalid)
+			_, _, err := sc.s.Adjust(t.Context(), AdjustRequest{Lot: sceneLot, By: new(int64), Expect: state.Capacity, Actor: by[0], Reason: by[1]})
+			wantCode(t, err, fault.Invalid)
+		}
+	}
+	if !maps.Equal(before, contents(t, sc.rdb)) {
+		t.Error("something was changed")
+	}
+}
+
 func TestAMalformedLoadChangesNothing(t *testing.T) {
 	sc := newScene(t, false)
 	state := wantTotals(t, sc.s, sceneLot, sceneFree, 3, 2)
