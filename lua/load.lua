@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- load: puts a lot into Redis under a new epoch, with the records that were staged for it. The first load of a shard also
--- opens its door.
+-- opens its door; but one that has lost nothing but its door stays frozen, until its other lots are compared.
 --
 -- Not gated: it runs on a frozen shard too, and leaves it frozen. A lot that was frozen sells again.
 -- KEYS  as in common.lua, one lot; then the lot's staging hash and the staging set of its due entries
@@ -20,6 +20,15 @@ if n[22] > 1e13 then return { 'invalid', '22' } end
 if not ARGV[12] or not ARGV[18] or not ARGV[21] or #KEYS ~= FIRST_LOT + 2 then return { 'invalid', '' } end
 local id, lot, hash, due = ARGV[4], KEYS[FIRST_LOT], KEYS[FIRST_LOT + 1], KEYS[FIRST_LOT + 2]
 
+-- untouched: whether no event was ever written in this shard.
+local function untouched()
+  local info = redis.pcall('XINFO', 'STREAM', KEYS[2])
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] == '0-0' end
+  end
+  return true
+end
+
 local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
 if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
 meta_bytes = tonumber(m[3] or 0)
@@ -28,7 +37,9 @@ call('XLEN', KEYS[2])
 call('ZCARD', KEYS[3])
 call('ZCARD', KEYS[4])
 local present = found(FIRST_LOT, m[2])
-if present ~= ARGV[5] then return { 'conflict', present } end
+-- Of a shard that has no door every lot is planned on without one; the first load makes another.
+local without_door = sub(ARGV[5], 1, 1) == '\t' and sub(present, -#ARGV[5]) == ARGV[5]
+if present ~= ARGV[5] and not without_door then return { 'conflict', present } end
 local staged = n[23] > 0
 if staged and call('HGET', hash, 'staged') ~= fmt('%d\t%d', n[6], n[23]) then return { 'conflict', 'staged' } end
 if staged then call('ZCARD', due) end
@@ -37,7 +48,7 @@ if staged then call('ZCARD', due) end
 call('UNLINK', lot)
 call('ZREMRANGEBYLEX', KEYS[4], '[' .. id .. '\t', '(' .. id .. '\n')
 call('ZREM', KEYS[3], id)
-if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', '', 'bytes', '0', 'trimmed', '0') end
+if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', untouched() and '' or 'emptied', 'bytes', '0', 'trimmed', '0') end
 if staged then
   call('RENAME', hash, lot)
   call('HDEL', lot, 'staged')

@@ -142,3 +142,42 @@ func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
 	expect(0, "", "worker", "--until-idle", "-q")
 	expect(0, "", "status")
 }
+
+// TestAShardThatLostOnlyItsDoorIsRestored: as after an eviction, its lots are all there, and nobody can tell whether they
+// are what they were.
+func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
+	redis, db := testkit.Redis(t), testkit.Postgres(t)
+	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 1}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	expect := func(exit int, text string, args ...string) {
+		t.Helper()
+		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, text) {
+			t.Fatalf("%v: exit %d, want %d with %q\n%s%s", args, r.exit, exit, text, r.out, r.err)
+		}
+	}
+	lose := func() {
+		t.Helper()
+		if _, err := redis.Do(t.Context(), "EVAL", `return redis.call('DEL', redis.call('KEYS', '*:meta')[1])`, "0"); err != nil {
+			t.Fatal(err)
+		}
+		expect(5, "lot_not_loaded", "reserve", "hat", "--user", "bob")
+	}
+	expect(0, "", "seed", "hat", "--stock", "3")
+	expect(0, "", "seed", "cap", "--stock", "3")
+	expect(0, "", "reserve", "hat", "--user", "ann", "--key", "k")
+	expect(0, "", "worker", "--until-idle", "-q")
+
+	lose()
+	expect(0, "rebuilt", "restore", "hat")
+	expect(0, "ann", "reserve", "hat", "--user", "ann", "--key", "k")
+	expect(0, "", "reserve", "cap", "--user", "cid")
+	expect(0, "", "worker", "--until-idle", "-q")
+
+	lose()
+	expect(0, "rebuilt", "restore", "--all")
+	expect(0, "", "reserve", "cap", "--user", "dan")
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "2 lots ok", "reconcile", "--deep")
+}

@@ -353,11 +353,12 @@ func (r *Rebuilder) settle(ctx context.Context, lot drop.LotID) (known *drop.Led
 	return known, seen, plan, err
 }
 
-// freeze stops the sale of the lot, if Redis has it, and returns it as it was when it stopped.
+// freeze stops the sale of the lot, if Redis has it, and returns it as it was when it stopped. Where the shard has no door
+// nothing sells.
 func (r *Rebuilder) freeze(ctx context.Context, lot drop.LotID) (known *drop.LedgerLot, seen *drop.LotState, err error) {
 	const tries = 5 // each time somebody else loaded the lot meanwhile, or the door closed
 	for try := 1; ; try++ {
-		if known, seen, err = r.look(ctx, lot); err != nil || seen == nil {
+		if known, seen, err = r.look(ctx, lot); err != nil || seen == nil || seen.OpenRun == "" {
 			return known, seen, err
 		}
 		err = r.Stock.FreezeLot(ctx, *seen, fault.FreezeRestoring)

@@ -97,6 +97,8 @@ func (b bothSides) compareLot(id drop.LotID) (reason fault.Code, stopped bool) {
 		return fault.FreezeDiffers, false
 	case !known || after(r.Watermark, at):
 		return fault.FreezeAhead, false
+	case r.OpenRun == "": // its shard has lost its door, and with it all that tells which server's data this is
+		return fault.FreezeEmptied, false
 	case after(at, r.Watermark):
 		return fault.FreezeBehind, false
 	case !l.Definition.Equal(r.Definition) || l.Held != r.Held || l.Sold != r.Sold || l.Stock != r.Capacity || !r.Balanced():

@@ -14,7 +14,7 @@ func equalSides(id drop.LotID) (drop.LedgerLot, drop.LotState) {
 	d := drop.Definition{Lot: id, Stock: 10}.WithDefaults()
 	w := drop.Watermark{Epoch: 2, Seq: 40}
 	l := drop.LedgerLot{Definition: d, Held: 2, Sold: 3, Watermark: w, OpenEpoch: 2, Seen: true}
-	r := drop.LotState{Definition: d, Totals: drop.Totals{Capacity: 10, Available: 5, Held: 2, Sold: 3}, Watermark: w}
+	r := drop.LotState{Definition: d, Totals: drop.Totals{Capacity: 10, Available: 5, Held: 2, Sold: 3}, Watermark: w, Run: "a", OpenRun: "a"}
 	return l, r
 }
 
@@ -76,6 +76,8 @@ func TestWhatBecomesOfALot(t *testing.T) {
 		"a unit appeared":               {func(_ *drop.LedgerLot, r *drop.LotState) { r.Available++ }, verdict{cureRebuild, fault.FreezeDiffers}},
 		"another capacity":              {func(_ *drop.LedgerLot, r *drop.LotState) { r.Stock++; r.Capacity++; r.Available++ }, verdict{cureRebuild, fault.FreezeDiffers}},
 		"another status":                {func(_ *drop.LedgerLot, r *drop.LotState) { r.Status = drop.Paused }, verdict{cureRebuild, fault.FreezeDiffers}},
+		"its shard lost its door":       {func(_ *drop.LedgerLot, r *drop.LotState) { r.OpenRun = "" }, verdict{cureRebuild, fault.FreezeEmptied}},
+		"ahead, without a door":         {func(_ *drop.LedgerLot, r *drop.LotState) { r.OpenRun = ""; r.Seq++ }, verdict{cureByHand, fault.FreezeAhead}},
 		"damaged":                       {func(_ *drop.LedgerLot, r *drop.LotState) { r.Damaged = "a field cannot be read" }, verdict{cureByHand, fault.FreezeDiffers}},
 		"stopped, though equal":         {func(l *drop.LedgerLot, _ *drop.LotState) { l.Stopped = fault.StopFork }, verdict{cureByHand, fault.StopFork}},
 		"stopped, redis behind":         {func(l *drop.LedgerLot, r *drop.LotState) { l.Stopped = fault.StopFork; r.Seq-- }, verdict{cureByHand, fault.StopFork}},

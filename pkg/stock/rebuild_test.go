@@ -173,6 +173,46 @@ func TestStagingTakesNoOtherSlices(t *testing.T) {
 	}
 }
 
+// TestALoadOpensOnlyAnEmptyShard: one that has lost nothing but its door has lots that nobody has compared.
+func TestALoadOpensOnlyAnEmptyShard(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	k := s.shardOf("g:one").keys
+	if err := rdb.XGroupCreateMkStream(t.Context(), k.outbox, consumerGroup, "0").Err(); err != nil { // a relay came first
+		t.Fatal(err)
+	}
+	for _, lot := range []drop.LotID{"g:one", "g:two"} {
+		newLot(t, s, drop.Definition{Lot: lot, Stock: 5})
+		reserve(t, s, lot, "ann", "k", 1)
+	}
+	rdb.XTrimMaxLen(t.Context(), k.outbox, 0) // the ledger has had all of it for long
+	rdb.Del(t.Context(), k.meta)
+	seen, err := s.Lot(t.Context(), "g:one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Load(t.Context(), LoadRequest{Definition: seen.Definition, Epoch: 2, Closing: seen.Watermark, Planned: PlanOf(seen)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, lot := range []drop.LotID{"g:one", "g:two"} {
+		_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "bob", Key: "k", Qty: 1})
+		wantCode(t, err, fault.LotFrozen)
+	}
+	// The next load was planned while there was no door yet; one that was planned on other contents is refused still.
+	second, err := s.Lot(t.Context(), "g:two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.OpenRun = ""
+	stale := PlanOf(second)
+	stale.Watermark.Seq--
+	load := LoadRequest{Definition: second.Definition, Epoch: 2, Closing: second.Watermark, Planned: stale}
+	wantCode(t, s.Load(t.Context(), load), fault.Conflict)
+	load.Planned = PlanOf(second)
+	if err := s.Load(t.Context(), load); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestALateSliceTakesNoDueEntryAway: whoever lost the lock in the middle of a rebuild may stage something after another has
 // loaded the lot. A hold without its due entry would never end.
 func TestALateSliceTakesNoDueEntryAway(t *testing.T) {

@@ -213,26 +213,34 @@ func TestAnEmptiedRedisSellsNothing(t *testing.T) {
 	}
 }
 
-func TestAFlushInMidDropIsMadeGoodByAWorkerThatSawIt(t *testing.T) {
+func TestALossInMidDropIsMadeGoodByAWorkerThatSawIt(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	s := newShop(t)
-	s.load(t, "truffle", 100_000)
-	first, err := s.hold(t.Context(), "truffle", "early", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.start(t, worker.Options{})
-	s.agreesWithin(t, 10*time.Second) // so that the ledger has the early hold, and the guardian has seen Redis
-	buyers := s.buyers(t, "truffle")
-	buyers.awaitAccepted(t, 50, 10*time.Second)
-	s.do(t, "FLUSHALL")
-	s.awaitEpoch(t, "truffle", 2, 30*time.Second)
-	buyers.awaitAccepted(t, 50, 10*time.Second)
-	buyers.stop()
-	s.agreesWithin(t, 20*time.Second)
-	if again, err := s.hold(t.Context(), "truffle", "early", time.Hour); err != nil || again != first {
-		t.Errorf("with the old key: %s, %v; want %s", again, err, first)
+	for name, lose := range map[string][]string{
+		"everything":      {"FLUSHALL"},
+		"the doors alone": {"EVAL", "return redis.call('DEL', unpack(redis.call('KEYS', '*:meta')))", "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.load(t, "truffle", 100_000)
+			first, err := s.hold(t.Context(), "truffle", "early", time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.start(t, worker.Options{})
+			s.agreesWithin(t, 10*time.Second) // so that the ledger has the early hold, and the guardian has seen Redis
+			buyers := s.buyers(t, "truffle")
+			buyers.awaitAccepted(t, 50, 10*time.Second)
+			s.do(t, lose...)
+			s.awaitEpoch(t, "truffle", 2, 30*time.Second)
+			buyers.awaitAccepted(t, 50, 10*time.Second)
+			buyers.stop()
+			s.agreesWithin(t, 20*time.Second)
+			if again, err := s.hold(t.Context(), "truffle", "early", time.Hour); err != nil || again != first {
+				t.Errorf("with the old key: %s, %v; want %s", again, err, first)
+			}
+		})
 	}
 }
 
