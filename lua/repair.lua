@@ -64,11 +64,18 @@ end
 
 local function counters(u) return fmt('%d\t%d\t%s', u.held, u.bought, u.live) end
 
+-- seen_as: a user's counters as who asks for the fix saw them.
+local function seen_as(stored)
+  local held, bought = match(stored or '0\t0\t', '^(%d+)\t(%d+)\t')
+  if not held or #held > 15 or #bought > 15 then return 'damaged' end
+  return counters(parse_user(stored))
+end
+
 local function fix_user(user, seen, from, to)
   local u = add_up(user, from, to)
   if not u then return 'conflict' end
   local stored = call('HGET', KEYS[L.k], '@' .. user)
-  local found = stored and not match(stored, '^%d+\t%d+\t.*$') and 'damaged' or counters(parse_user(stored))
+  local found = seen_as(stored)
   if found == counters(u) then return 'same' end
   if found ~= seen then return 'conflict' end
   put_user(L, user, u)

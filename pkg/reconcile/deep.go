@@ -30,6 +30,7 @@ func (r *run) prove(ctx context.Context, row Row) (Row, error) {
 	if row.Redis == nil || row.Ledger == nil || row.Verdict == fault.VerdictStopped {
 		return row, nil
 	}
+	row.equal = len(row.Evidence) == 0
 	var s suspects
 	for look := 0; ; look++ {
 		p, err := r.deepLook(ctx, row.Lot)

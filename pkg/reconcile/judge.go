@@ -286,5 +286,8 @@ func (row *Row) wayOut() string {
 	case row.Ledger == nil || slices.ContainsFunc(row.Evidence, func(e Evidence) bool { return e.Check == "sales" }):
 		return pause + "dropctl explain drift"
 	}
+	if row.equal { // or restore would find nothing to do
+		return fault.Announce(pause + "dropctl restore " + string(row.Lot) + " --force")
+	}
 	return fault.Announce(pause + "dropctl restore " + string(row.Lot))
 }

@@ -167,6 +167,10 @@ func (f planted) expect(t *testing.T, row reconcile.Row) {
 	if row.Verdict != f.verdict || !row.Finding || !found || row.Next == "" || row.Message == "" {
 		t.Errorf("%s: verdict %s, finding %v, evidence %v; want %s with %s", f.name, row.Verdict, row.Finding, row.Evidence, f.verdict, f.check)
 	}
+	// Where the totals are equal, a restore has to be forced.
+	if strings.Contains(row.Next, "dropctl restore") && strings.Contains(row.Next, "--force") == f.shallow {
+		t.Errorf("%s: next: %s", f.name, row.Next)
+	}
 }
 
 func TestALostEventIsDriftNotLag(t *testing.T) {

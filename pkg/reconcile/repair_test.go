@@ -23,6 +23,12 @@ var derivedFaults = []planted{
 	{"a user's counters are garbage", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "?")
 	}, fault.VerdictDrift, "user", false},
+	{"a user's counters are below zero", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "-1\t0\t")
+	}, fault.VerdictDrift, "user", false},
+	{"a user's counters are no numbers of units", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "99999999999999999999\t+1\t")
+	}, fault.VerdictDrift, "user", false},
 	{"a user's live hold is another's", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "3\t0\t"+attemptOf(lot, bought))
 	}, fault.VerdictDrift, "user", false},

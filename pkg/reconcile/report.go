@@ -48,6 +48,7 @@ type Row struct {
 	Next       string        `json:"next" table:"NEXT,ifset"` // the command to run next
 
 	seen                    drop.LotState // as it was compared record by record
+	equal                   bool          // before its records were compared
 	repaired, planned, left int
 }
 

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -102,12 +103,15 @@ func damagedFault(s drop.LotState) error {
 	return fault.New(fault.Failed, "lot %s is damaged in Redis: %s", s.Lot, s.Damaged).WithHint("rebuild it from the ledger: dropctl restore %s", s.Lot)
 }
 
-// parseUser reads a user's counters as the scripts do: damaged ones are none.
+// countText is what a counter of a user is written as.
+var countText = regexp.MustCompile(`^\d{1,15}$`)
+
+// parseUser reads a user's counters. What lua/repair.lua takes for damaged must be so here, or a repair would wait for
+// something that it never sees.
 func parseUser(user, text string) drop.UserCount {
 	r := &fields{f: strings.SplitN(text, "\t", 3)}
-	out := drop.UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
-	if r.bad || len(r.f) < 3 {
+	if len(r.f) < 3 || !countText.MatchString(r.f[0]) || !countText.MatchString(r.f[1]) {
 		return drop.UserCount{User: user, Damaged: true}
 	}
-	return out
+	return drop.UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
 }
