@@ -19,6 +19,7 @@ import (
 // TestAKilledCommandIsRepeatedSafely: buyers' commands are killed at random moments of a sell-out and typed again with
 // the same key. Nobody gets two reservations, nobody loses one, and every unit is accounted for in both stores.
 func TestAKilledCommandIsRepeatedSafely(t *testing.T) {
+	testkit.Long(t)
 	redis, db := testkit.Redis(t, lab.RedisOptions{Fsync: "always"}), testkit.Postgres(t)
 	run := func(args ...string) *exec.Cmd {
 		cmd := as("dropctl", args...)

@@ -9,10 +9,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // TestTheLabServesAnotherShell starts a lab, sells something in it from outside, and stops it as Ctrl-C does.
 func TestTheLabServesAnotherShell(t *testing.T) {
+	testkit.Long(t)
 	lab := as("dropctl", "lab", "-o", "json", "-q")
 	out, err := lab.StdoutPipe()
 	if err != nil {

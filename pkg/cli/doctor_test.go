@@ -136,6 +136,7 @@ func TestDoctorFindsNothingInAHealthyShop(t *testing.T) {
 
 // TestDoctorFindsWhatIsPlanted plants one fault after the other and takes each away again.
 func TestDoctorFindsWhatIsPlanted(t *testing.T) {
+	testkit.Long(t)
 	c := newClinic(t)
 	c.pretendWorkers(t)
 	if r := run(t, c.env, "seed", "hat", "--stock", "5"); r.exit != 0 {

@@ -57,7 +57,7 @@ type archiveView struct {
 }
 
 func (a *app) archive(ctx context.Context, lots []drop.LotID, reason string, dryRun bool) error {
-	l, s, err := a.openStores(ctx)
+	l, s, err := a.openOneShop(ctx)
 	if err != nil {
 		return err
 	}

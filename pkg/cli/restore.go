@@ -118,7 +118,7 @@ type restoreView struct {
 }
 
 func (a *app) restore(ctx context.Context, f restoreFlags) error {
-	l, s, err := a.openStores(ctx)
+	l, s, err := a.openOneShop(ctx)
 	if err != nil {
 		return err
 	}
@@ -202,19 +202,23 @@ func sideBySide(n int, fn func(i int)) {
 	wg.Wait()
 }
 
+// planRestore looks at the lots. Where a store does not answer for one it asks for no other: that would take a timeout each.
 func (a *app) planRestore(ctx context.Context, r *recovery.Rebuilder, f restoreFlags) ([]recovery.RebuildPlan, error) {
-	plans, errs := make([]recovery.RebuildPlan, len(f.lots)), make([]error, len(f.lots))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	plans := make([]recovery.RebuildPlan, len(f.lots))
 	sideBySide(len(f.lots), func(i int) {
-		ctx, cancel := a.bounded(ctx)
-		defer cancel()
-		plans[i], errs[i] = r.Plan(ctx, f.lots[i], f.force)
-	})
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return
 		}
-	}
-	return plans, nil
+		bounded, cancel := a.bounded(ctx)
+		defer cancel()
+		var err error
+		if plans[i], err = r.Plan(bounded, f.lots[i], f.force); err != nil {
+			stop(err)
+		}
+	})
+	return plans, context.Cause(ctx)
 }
 
 func viewPlan(p recovery.RebuildPlan) restoreView {

@@ -15,6 +15,7 @@ import (
 
 // TestManyLotsAreRestored loses more lots than can be locked at a time, restores one group of them and then the rest.
 func TestManyLotsAreRestored(t *testing.T) {
+	testkit.Long(t)
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
 		t.Fatal(err)

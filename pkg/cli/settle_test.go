@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // settledJSON is what programs read of a settled reservation.
@@ -47,6 +48,7 @@ func TestADryRunShowsThePlan(t *testing.T) {
 
 // What the script refuses, the plan refuses with the same code.
 func TestADryRunRefusesAsTheRunDoes(t *testing.T) {
+	testkit.Long(t)
 	_, env := newShop(t, 4)
 	held := mustJSON[settledJSON](t, env, "reserve", "hat", "--user", "a", "--qty", "2").ID
 	sold := mustJSON[settledJSON](t, env, "reserve", "hat", "--user", "b", "--qty", "2").ID

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
@@ -23,6 +24,27 @@ func (a *app) openStores(ctx context.Context) (*ledger.Ledger, *stock.Stock, err
 	s, err := wire.OpenStock(a.cfg, a.getenv, l.Installation())
 	if err != nil {
 		l.Close()
+		return nil, nil, err
+	}
+	return l, s, nil
+}
+
+// openOneShop opens both stores, unless Redis has the data of another installation: nothing that follows from the ledger is
+// to be done there, and that Redis lacks a lot says nothing about ours.
+func (a *app) openOneShop(ctx context.Context) (*ledger.Ledger, *stock.Stock, error) {
+	l, s, err := a.openStores(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	owner, _, err := s.SetUp(ctx)
+	if here := l.Installation().ID; err == nil && owner != "" && owner != here {
+		err = fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here)
+	}
+	if err != nil {
+		l.Close()
+		_ = s.Close()
 		return nil, nil, err
 	}
 	return l, s, nil

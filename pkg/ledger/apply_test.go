@@ -7,9 +7,11 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 func TestEventsFoldInOrder(t *testing.T) {
+	testkit.Long(t)
 	l, lot := sharedLedger(t), newLot()
 	r := seeded(t, l, lot, 10)
 	a, b, c, d := r.hold("ann", 3), r.hold("bob", 2), r.hold("cid", 1), r.hold("dan", 4)

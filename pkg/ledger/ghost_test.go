@@ -8,12 +8,14 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // The epoch race: the ledger is at 6, events 7 and 8 are still in the queue, and Redis was replaced by one that never
 // saw them. Once the epoch has changed both are ghosts, whenever and in whatever order they arrive, and what was
 // paid with them is due for refund.
 func TestEventsInTheQueueAreGhostsWheneverTheyArrive(t *testing.T) {
+	testkit.Long(t)
 	l, db := newLedger(t)
 	pool := openPool(t, db.URL(lab.Owner))
 	const before, issued, withLoad, loaded = 0, 1, 2, 3

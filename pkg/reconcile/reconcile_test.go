@@ -174,6 +174,7 @@ func (f planted) expect(t *testing.T, row reconcile.Row) {
 }
 
 func TestALostEventIsDriftNotLag(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})
 	s.drain(t)
@@ -415,6 +416,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 func TestAThousandQuietLotsAreOneReport(t *testing.T) {
+	testkit.Long(t)
 	n := 1000
 	if testing.Short() {
 		n = 100

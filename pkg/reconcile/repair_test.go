@@ -144,6 +144,7 @@ func TestWhatIsDerivedIsRepairedAndNothingElse(t *testing.T) {
 
 // TestARepairedHoldIsTakenBack: without its due entry a hold would stay for ever in a lot that nobody buys from.
 func TestARepairedHoldIsTakenBack(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100, Hold: 2 * time.Second})
 	var crowd sync.WaitGroup
@@ -173,6 +174,7 @@ func TestARepairedHoldIsTakenBack(t *testing.T) {
 }
 
 func TestNoMoreIsRepairedThanAllowed(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	for _, lot := range []drop.LotID{"barolo", "truffle"} {
 		s.load(t, drop.Definition{Lot: lot, Stock: 100})
@@ -233,6 +235,7 @@ func (g gated) Repair(ctx context.Context, seen drop.LotState, fixes []drop.Fix)
 
 // TestARepairPausedPastItsLockChangesNothing: another run has repaired the lot meanwhile, and one of its users went on.
 func TestARepairPausedPastItsLockChangesNothing(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})
 	s.sell(t, "truffle", 0, 4)

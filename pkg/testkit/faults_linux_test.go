@@ -23,6 +23,7 @@ func ahead(t *testing.T, clock string) time.Duration {
 }
 
 func TestSteppedClocks(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	r := Redis(t, lab.RedisOptions{Under: Faulty(t)})
 	p := PostgresServer(t, lab.PostgresOptions{Under: Faulty(t), NoFsync: true})
@@ -148,6 +149,7 @@ func TestRedisWithAFullDisk(t *testing.T) {
 }
 
 func TestPostgresWithAFullDisk(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	p := PostgresServer(t, lab.PostgresOptions{WALDiskSize: 40 << 20})
 	sql := func(statements string) (string, error) { return p.SQL(t.Context(), lab.Database, statements) }

@@ -55,6 +55,7 @@ func TestAStaleReplicaLacksWhatCameAfterTheCut(t *testing.T) {
 }
 
 func TestAReplicaCatchesUpAfterHealing(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	primary, replicas := Replicated(t, 1, lab.RedisOptions{Directives: []string{"min-replicas-to-write 1", "min-replicas-max-lag 2"}})
 	do(t, primary, "SET", "bottles", "7")
@@ -253,6 +254,7 @@ func sql(t *testing.T, p *lab.Postgres, statements string) string {
 }
 
 func TestAPromotedStandbyLacksWhatCameAfterTheCut(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	primary := PostgresServer(t, lab.PostgresOptions{NoFsync: true})
 	standby := Standby(t, primary, false)
@@ -293,6 +295,7 @@ func TestAPromotedStandbyLacksWhatCameAfterTheCut(t *testing.T) {
 }
 
 func TestASynchronousStandbyHasEveryCommit(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	primary := PostgresServer(t, lab.PostgresOptions{NoFsync: true})
 	standby := Standby(t, primary, true)

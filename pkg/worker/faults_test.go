@@ -39,6 +39,7 @@ func (s *shop) acknowledgeUnrecorded(t testing.TB, lot drop.LotID) {
 }
 
 func TestAMissingEventIsSentAgain(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)

@@ -41,6 +41,7 @@ func TestUntilIdleRecordsEverythingAndEnds(t *testing.T) {
 }
 
 func TestRedeliveredEntriesChangeNothing(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)

@@ -441,6 +441,7 @@ func TestAnOldSnapshotIsRebuilt(t *testing.T) {
 
 // TestAnyHistoryIsRestored does anything to a lot, in any order, loses it, and compares every record and every answer.
 func TestAnyHistoryIsRestored(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	histories, steps := 6, 150
 	if testing.Short() {
@@ -577,6 +578,7 @@ func TestALargeLotIsRestoredQuickly(t *testing.T) {
 // TestALotIsRebuiltWhileItSells rebuilds a lot again and again under the hands of its buyers. Nobody is answered anything
 // but yes, or that the lot is frozen just now; and in the end every unit is where both sides say.
 func TestALotIsRebuiltWhileItSells(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,100000\n", seed.Options{})
 	ctx, stop := context.WithCancel(t.Context())
