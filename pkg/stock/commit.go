@@ -63,6 +63,7 @@ type shard struct {
 	stock  *Stock
 	number int
 	keys   shardKeys
+	moves  atomic.Int64 // how often a lane was told that the shard lives elsewhere
 
 	mu     sync.Mutex
 	queue  []*request

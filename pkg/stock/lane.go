@@ -24,6 +24,7 @@ type lane struct {
 	door   [3]string // run id, owner, retention
 	used   time.Time
 	losses int64 // lost connections of the engine when this one was last known to work
+	moves  int64 // of the shard, when this one was opened
 
 	wait    []any     // the command that waits for the level of durability; nil if nothing has to be waited for
 	weak    error     // why the server cannot give the level; nil if it can
@@ -34,14 +35,17 @@ type lane struct {
 // an unknown outcome.
 const idleCheck = time.Second
 
-// ready makes sure of the connection. One that has rested, or has seen another lane lose its own, is tried first.
+// ready makes sure of the connection. One that has rested, or has seen another lane lose its own, is tried first; one that has
+// seen another lane sent away is opened anew, since its server answers as well as ever.
 func (l *lane) ready(ctx context.Context) error {
 	losses := l.shard.stock.losses.Load()
 	doubtful := losses != l.losses || time.Since(l.used) > idleCheck
 	l.losses = losses
-	if l.conn != nil && doubtful && l.conn.Ping(ctx).Err() != nil {
+	moves := l.shard.moves.Load()
+	if l.conn != nil && (moves != l.moves || doubtful && l.conn.Ping(ctx).Err() != nil) {
 		l.close()
 	}
+	l.moves = moves
 	var err error
 	if l.conn == nil {
 		err = l.open(ctx)
@@ -160,6 +164,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 			broken = true
 		}
 		if isMoved(err) {
+			l.shard.moves.Add(1)
 			l.shard.stock.server.moved(ctx)
 		}
 		answers[i] = answer{reply: r, err: wireFault(target, err, true)}
