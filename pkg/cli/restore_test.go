@@ -182,3 +182,30 @@ func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
 	expect(0, "", "worker", "--until-idle", "-q")
 	expect(0, "2 lots ok", "reconcile", "--deep")
 }
+
+// TestAnotherShopsRedisIsLeftAlone: to archive a lot because another shop's Redis does not have it would leave it on sale.
+func TestAnotherShopsRedisIsLeftAlone(t *testing.T) {
+	ours, theirs := testkit.Redis(t), testkit.Redis(t)
+	shops := map[string]map[string]string{}
+	for name, redis := range map[string]*lab.Redis{"ours": ours, "theirs": theirs} {
+		db := testkit.Postgres(t)
+		if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+			t.Fatal(err)
+		}
+		shops[name] = map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+		for _, args := range [][]string{{"seed", name, "--stock", "3", "--status", "closed"}, {"worker", "--until-idle", "-q"}} {
+			if r := run(t, shops[name], args...); r.exit != 0 {
+				t.Fatalf("%v: %s", args, r.err)
+			}
+		}
+	}
+	mixed := map[string]string{"DROPCTL_REDIS_URL": theirs.SocketURL(), "DROPCTL_DATABASE_URL": shops["ours"]["DROPCTL_DATABASE_URL"]}
+	for _, args := range []string{"restore --all --yes", "restore ours --dry-run", "lot archive ours --yes", "lot archive ours --dry-run"} {
+		if r := run(t, mixed, strings.Fields(args)...); r.exit != 5 || !strings.Contains(r.err, "(foreign_installation)") {
+			t.Errorf("%s: exit %d\n%s%s", args, r.exit, r.out, r.err)
+		}
+	}
+	if r := run(t, shops["ours"], "lot", "archive", "ours", "--yes"); r.exit != 0 || !strings.Contains(r.out, "ours\tarchived") {
+		t.Errorf("exit %d\n%s%s", r.exit, r.out, r.err)
+	}
+}

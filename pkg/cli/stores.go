@@ -29,8 +29,8 @@ func (a *app) openStores(ctx context.Context) (*ledger.Ledger, *stock.Stock, err
 	return l, s, nil
 }
 
-// openOneShop opens both stores, unless Redis has the data of another installation: nothing that follows from the ledger is
-// to be done there, and that Redis lacks a lot says nothing about ours.
+// openOneShop opens both stores, unless Redis has the data of another installation: that it lacks a lot says nothing about ours.
+// Where a server does not answer, what follows finds that out for the lots that are concerned.
 func (a *app) openOneShop(ctx context.Context) (*ledger.Ledger, *stock.Stock, error) {
 	l, s, err := a.openStores(ctx)
 	if err != nil {
@@ -38,14 +38,11 @@ func (a *app) openOneShop(ctx context.Context) (*ledger.Ledger, *stock.Stock, er
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	owner, _, err := s.SetUp(ctx)
-	if here := l.Installation().ID; err == nil && owner != "" && owner != here {
-		err = fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here)
-	}
-	if err != nil {
+	owner, _, _ := s.SetUp(ctx)
+	if here := l.Installation().ID; owner != "" && owner != here {
 		l.Close()
 		_ = s.Close()
-		return nil, nil, err
+		return nil, nil, fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here)
 	}
 	return l, s, nil
 }
