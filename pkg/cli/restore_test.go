@@ -171,6 +171,7 @@ func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
 	expect(0, "", "worker", "--until-idle", "-q")
 
 	lose()
+	expect(6, "emptied", "reconcile", "hat")
 	expect(0, "rebuilt", "restore", "hat")
 	expect(0, "ann", "reserve", "hat", "--user", "ann", "--key", "k")
 	expect(0, "", "reserve", "cap", "--user", "cid")

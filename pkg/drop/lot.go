@@ -198,10 +198,13 @@ func (s LotState) FreezeReason() fault.Code {
 	if s.Frozen != "" {
 		return fault.Code(s.Frozen)
 	}
-	if s.Run != s.OpenRun {
-		return fault.FreezeClosedDoor
+	switch s.OpenRun {
+	case s.Run:
+		return ""
+	case "": // the shard has lost its door
+		return fault.FreezeEmptied
 	}
-	return ""
+	return fault.FreezeClosedDoor
 }
 
 // JoinLots lists lot ids for people.
