@@ -510,6 +510,35 @@ func TestALotThatIsBeingPutAwayIsNeverSoldFromOlderData(t *testing.T) {
 	}
 }
 
+// Older data may bring an archived lot back, which the ledger does not list; so does a lot look that is just being seeded.
+func TestALotThatTheLedgerDoesNotKnowSellsOnlyUntilTheNextLook(t *testing.T) {
+	s := restarted()
+	g := &Guardian{}
+	if last, err := s.after(t, g, 3); err != nil || !slices.Equal(last, []Action{"", ""}) {
+		t.Fatalf("%q, %v", last, err)
+	}
+	known := s.ledger[0]
+	look := func(want Action, frozen fault.Code) {
+		t.Helper()
+		s.doors[0].Replication += "'" // or every lot is looked at now and then
+		r := s.redis[known.Lot]
+		r.Seq++ // it sells
+		s.redis[known.Lot] = r
+		last, err := s.after(t, g, 1)
+		if got := s.redis[known.Lot].LotFrozen; err != nil || last[0] != want || got != string(frozen) {
+			t.Errorf("%q, %v, frozen for %q; want %q and %q", last, err, got, want, frozen)
+		}
+	}
+	s.ledger = s.ledger[1:]
+	look(Settling, "")
+	s.ledger = append([]drop.LedgerLot{known}, s.ledger...)
+	look("", "")
+	s.ledger = s.ledger[1:]
+	look(Settling, "")
+	look(Frozen, fault.FreezeAhead)
+	look(Frozen, fault.FreezeAhead) // as long as it lasts
+}
+
 func TestALotThatWasTakenOutForItsArchiveIsLeftAlone(t *testing.T) {
 	s := restarted()
 	lot := s.ledger[0].Lot

@@ -65,16 +65,23 @@ func (p *pass) tend(ctx context.Context, v view) error {
 	return ignoreConflict(err)
 }
 
-// heal thaws and rebuilds lots of a shard that sells, once two passes have seen the same.
+// heal thaws, rebuilds and freezes lots of a shard that sells, once two passes have seen the same.
 func (p *pass) heal(ctx context.Context, v view, verdicts map[drop.LotID]verdict) error {
-	sick := slices.Concat(with(verdicts, cureThaw), with(verdicts, cureRebuild))
+	still, unknown := slices.Concat(with(verdicts, cureThaw), with(verdicts, cureRebuild)), with(verdicts, cureDoubt)
+	sick := slices.Concat(still, unknown)
 	if len(sick) == 0 {
 		p.forget(v.Shard)
 		return nil
 	}
-	if !p.sameAgain(v.Shard, "open "+v.Run+p.sides.evidence(sick)) {
+	if !p.sameAgain(v.Shard, "open "+v.Run+p.sides.evidence(still)+drop.JoinLots(unknown)) { // unknown ones may sell on
 		p.say(v, Finding{Action: Settling, Reason: verdicts[sick[0]].reason, Lots: sick})
 		return nil
+	}
+	for _, id := range unknown {
+		if err := p.Stock.FreezeLot(ctx, p.sides.redis[id], verdicts[id].reason); err != nil {
+			return err
+		}
+		p.say(v, Finding{Action: Frozen, Reason: verdicts[id].reason, Lots: []drop.LotID{id}})
 	}
 	for reason, lots := range byReason(verdicts, cureThaw) {
 		for _, id := range lots {

@@ -51,6 +51,7 @@ const (
 	cureThaw    cure = "thaw"    // it equals the ledger, and was frozen because it did not
 	cureRebuild cure = "rebuild" // the ledger has all that ever counted
 	cureByHand  cure = "by hand" // it must not sell until somebody has looked
+	cureDoubt   cure = "doubt"   // the same, if the ledger still does not know it at the next look: it may just be seeded
 )
 
 // verdict is what becomes of one lot, and why it does not equal the ledger.
@@ -113,10 +114,13 @@ func (b bothSides) compareLot(id drop.LotID) (reason fault.Code, stopped bool) {
 func (b bothSides) judgeOpen(id drop.LotID) (v verdict, lost bool) {
 	l, known := b.ledger[id]
 	r, present := b.redis[id]
-	if present && r.LotFrozen == "" && r.Damaged == "" && l.Stopped == "" {
-		return verdict{}, known && after(place(l), r.Watermark)
+	switch {
+	case !present || r.LotFrozen != "" || r.Damaged != "" || l.Stopped != "":
+		return b.judge(id), false
+	case !known: // such as an archived lot that older data has brought back
+		return verdict{cureDoubt, fault.FreezeAhead}, false
 	}
-	return b.judge(id), false
+	return verdict{}, after(place(l), r.Watermark)
 }
 
 // place is where the ledger stands. An epoch that was issued closes the one before, even if its load never came.
