@@ -22,6 +22,8 @@ type RebuildStock interface {
 	// they return fault.Conflict. A lot frozen for another reason keeps that.
 	FreezeLot(ctx context.Context, seen drop.LotState, reason fault.Code) error
 	ThawLot(ctx context.Context, seen drop.LotState, reason fault.Code) error
+	// PrepareRebuild makes sure that there is room to write beside the lot: fault.OutOfMemory if not.
+	PrepareRebuild(ctx context.Context, lot drop.LotID) error
 	// Rebuild makes the lot appear with all its records at once; fault.Conflict, and nothing is changed, if Redis is
 	// no longer as it was seen.
 	Rebuild(ctx context.Context, r LoadRequest) error
@@ -273,6 +275,11 @@ func (r *Rebuilder) carryOut(ctx context.Context, lot drop.LotID, actor, reason 
 	}
 	if !force && differs(*known, thawed(seen)) == "" {
 		return Rebuilt{Totals: known.Totals()}, r.Stock.ThawLot(ctx, *seen, fault.FreezeRestoring)
+	}
+	// Once the epoch is issued there is no way back to what Redis has: a server that cannot be written to is found before.
+	if err := r.Stock.PrepareRebuild(ctx, lot); err != nil {
+		r.giveUp(ctx, known, seen)
+		return Rebuilt{}, err
 	}
 	issued, err := r.Ledger.IssueEpoch(ctx, lot, actor, reason)
 	if err != nil {

@@ -33,9 +33,14 @@ func (k shardKeys) gated(lots ...drop.LotID) []string {
 	return keys
 }
 
+// staged are the keys of what is staged for a lot: its hash, and its due entries.
+func (k shardKeys) staged(lot drop.LotID) []string {
+	return []string{k.prefix + "stage:" + string(lot), k.prefix + "stage-due:" + string(lot)}
+}
+
 // staging returns KEYS for a script on one lot and what is staged for it.
 func (k shardKeys) staging(lot drop.LotID) []string {
-	return append(k.gated(lot), k.prefix+"stage:"+string(lot), k.prefix+"stage-due:"+string(lot))
+	return append(k.gated(lot), k.staged(lot)...)
 }
 
 // tag returns the shard's hash tag: `<shard>` or `<shard>.<k>`, k being the first for which the slot falls into

@@ -27,6 +27,20 @@ type RebuildRequest struct {
 	Users   func(ctx context.Context, fn func(page []drop.UserCount) error) error
 }
 
+// PrepareRebuild throws away what an earlier rebuild of the lot left, and finds out whether Redis can be written to:
+// OutOfMemory if it has no room.
+func (s *Stock) PrepareRebuild(ctx context.Context, lot drop.LotID) error {
+	if err := (&staging{stock: s, lot: lot}).write(ctx, nil, nil); err != nil {
+		return err
+	}
+	keys := s.shardOf(lot).keys
+	node, err := s.server.node(ctx, keys.meta)
+	if err == nil {
+		err = node.Unlink(ctx, keys.staged(lot)...).Err()
+	}
+	return wireFault(s.target, err, false)
+}
+
 // Rebuild writes the records beside the lot, where nobody sees them, and then lets the lot appear with them at once. Until
 // then nothing of the lot has changed; what a broken off call has written is thrown away by the next. It answers
 // Conflict, and changes nothing that counts, if Redis is not as planned.

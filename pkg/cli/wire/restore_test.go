@@ -369,6 +369,31 @@ func TestNothingIsRebuiltWhileRedisIsAhead(t *testing.T) {
 	}
 }
 
+// A server without memory refuses a rebuild before the epoch is closed: the lot goes on as it was.
+func TestALotSellsOnWhereThereIsNoRoomToRebuildIt(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,9\n", seed.Options{})
+	s.drain(t)
+	before, _ := s.lot(t, "hat")
+	for _, limit := range []string{"1", "0"} {
+		if _, err := s.redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", limit); err != nil {
+			t.Fatal(err)
+		}
+		if limit == "0" {
+			break
+		}
+		if _, err := s.rebuilder().RebuildAnyway(t.Context(), "hat", "alice", "why not"); !fault.Is(err, fault.OutOfMemory) {
+			t.Fatalf("answered %v", err)
+		}
+	}
+	if now, _ := s.lot(t, "hat"); now.Frozen != "" || now.Watermark != before.Watermark {
+		t.Fatalf("the lot is %+v, it was %+v", now, before)
+	}
+	if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: "ann", Key: "k", Qty: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestOnlyWhatWasOnSaleIsRebuilt also lets several rebuild at once, of whom one does.
 func TestOnlyWhatWasOnSaleIsRebuilt(t *testing.T) {
 	s := openShop(t)
