@@ -72,18 +72,28 @@ type shard struct {
 	closed bool
 }
 
+// requests are answered requests, for those to come: at full speed they are most of the garbage.
+var requests = sync.Pool{New: func() any { return &request{done: make(chan result, 1)} }}
+
+// newRequest returns an empty request. do gives it back once it is answered.
+func newRequest(k kind, lot drop.LotID) *request {
+	r, _ := requests.Get().(*request)
+	*r = request{kind: k, lot: lot, done: r.done}
+	return r
+}
+
 // do hands a request to the shard and waits for its result. When ctx ends first, a request that was not sent yet is
 // taken back (unavailable); one that was sent has an unknown outcome.
 func (s *Stock) do(ctx context.Context, sh *shard, r *request) (result, error) {
 	if err := ctx.Err(); err != nil {
 		return result{}, s.notSent(err)
 	}
-	r.done = make(chan result, 1)
 	if !sh.submit(r) {
 		return result{}, closedFault()
 	}
 	select {
 	case res := <-r.done:
+		requests.Put(r) // who answers a request is done with it
 		return res, res.err
 	case <-ctx.Done():
 	}
@@ -379,7 +389,9 @@ func (sh *shard) requeue(r *request) {
 
 // script runs one script call of its own on the shard's lanes.
 func (s *Stock) script(ctx context.Context, sh *shard, name string, keys, args []string) (reply, error) {
-	res, err := s.do(ctx, sh, &request{kind: callKind, call: &invocation{script: scripts[name], keys: keys, args: args}})
+	r := newRequest(callKind, "")
+	r.call = &invocation{script: scripts[name], keys: keys, args: args}
+	res, err := s.do(ctx, sh, r)
 	if name == lua.Snapshot && fault.Is(err, fault.OutcomeUnknown) {
 		err = wireFault(s.target, errors.Unwrap(err), false) // a look has no outcome
 	}

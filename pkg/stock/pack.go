@@ -3,6 +3,7 @@ package stock
 import (
 	"encoding/binary"
 	"strconv"
+	"strings"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 )
@@ -13,40 +14,48 @@ const leastBatch = 4
 
 // packer writes values one after the other, as cmsgpack.unpack reads them (MessagePack specification: fixstr, str 8,
 // str 16, str 32, positive fixint, negative fixint, int 64).
-type packer struct{ b []byte }
+type packer struct{ strings.Builder }
+
+// header begins a text of n bytes.
+func (p *packer) header(n int) {
+	var head [5]byte
+	switch {
+	case n < 1<<5:
+		p.WriteByte(0xa0 | byte(n))
+	case n < 1<<8:
+		p.Write(append(head[:0], 0xd9, byte(n)))
+	case n < 1<<16:
+		p.Write(binary.BigEndian.AppendUint16(append(head[:0], 0xda), uint16(n)))
+	default:
+		p.Write(binary.BigEndian.AppendUint32(append(head[:0], 0xdb), uint32(n)))
+	}
+}
 
 func (p *packer) text(parts ...string) {
 	n := 0
 	for _, s := range parts {
 		n += len(s)
 	}
-	switch {
-	case n < 1<<5:
-		p.b = append(p.b, 0xa0|byte(n))
-	case n < 1<<8:
-		p.b = append(p.b, 0xd9, byte(n))
-	case n < 1<<16:
-		p.b = binary.BigEndian.AppendUint16(append(p.b, 0xda), uint16(n))
-	default:
-		p.b = binary.BigEndian.AppendUint32(append(p.b, 0xdb), uint32(n))
-	}
+	p.header(n)
 	for _, s := range parts {
-		p.b = append(p.b, s...)
+		p.WriteString(s)
 	}
 }
 
 func (p *packer) number(n int64) {
 	if n >= -32 && n < 1<<7 {
-		p.b = append(p.b, byte(n))
+		p.WriteByte(byte(n))
 		return
 	}
-	p.b = binary.BigEndian.AppendUint64(append(p.b, 0xd3), uint64(n))
+	var head [9]byte
+	p.Write(binary.BigEndian.AppendUint64(append(head[:0], 0xd3), uint64(n)))
 }
 
 // packReserves writes a group's requests as reserve.lua reads them. Quantity and hold are mostly the same for all of a
 // lot: then they are said once, and from leastBatch on the requests are a batch.
 func (s *Stock) packReserves(g *group) string {
-	p := &packer{b: make([]byte, 0, 256*g.n+64*len(g.lots))}
+	p := &packer{}
+	p.Grow(256*g.n + 64*len(g.lots))
 	for _, lot := range g.lots {
 		rs := g.byLot[lot]
 		qty, hold := rs[0].reserve.Qty, rs[0].reserve.Hold.Milliseconds()
@@ -67,7 +76,7 @@ func (s *Stock) packReserves(g *group) string {
 		p.text(batch)
 		p.reserves(rs, batch, qty == -1)
 	}
-	return string(p.b)
+	return p.String()
 }
 
 // batchName returns a name that no other batch of any engine has.
@@ -127,11 +136,10 @@ func (p *packer) events(rs []*request) {
 	for _, r := range rs {
 		n += len(r.attempt) + len(r.reserve.User) + len(r.reserve.Key) + len(r.reserve.Actor) + 4
 	}
-	lines := make([]byte, 0, n)
+	p.header(n)
 	for _, r := range rs {
 		for _, part := range [...]string{r.attempt, "\t", r.reserve.User, "\t", r.reserve.Key, "\t", r.reserve.Actor, "\n"} {
-			lines = append(lines, part...)
+			p.WriteString(part)
 		}
 	}
-	p.text(string(lines))
 }

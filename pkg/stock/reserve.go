@@ -17,7 +17,8 @@ func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcom
 		return drop.Outcome{}, err
 	}
 	attempt := drop.AttemptOf(q.Lot, q.User, q.Key)
-	r := &request{kind: reserveKind, lot: q.Lot, rival: q.User, attempt: attempt, reserve: q}
+	r := newRequest(reserveKind, q.Lot)
+	r.rival, r.attempt, r.reserve = q.User, attempt, q
 	res, err := s.do(ctx, s.shardOf(q.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err

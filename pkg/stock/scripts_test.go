@@ -180,12 +180,12 @@ func packed(values []string) string {
 		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
 			p.number(n)
 		} else if f, err := strconv.ParseFloat(v, 64); err == nil {
-			p.b = binary.BigEndian.AppendUint64(append(p.b, 0xcb), math.Float64bits(f))
+			p.Write(binary.BigEndian.AppendUint64([]byte{0xcb}, math.Float64bits(f)))
 		} else {
 			p.text(v)
 		}
 	}
-	return string(p.b)
+	return p.String()
 }
 
 // calls lists a call of every script and action.

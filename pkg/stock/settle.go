@@ -15,10 +15,10 @@ func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome,
 	if err := q.Check(); err != nil {
 		return drop.Outcome{}, err
 	}
-	r := &request{kind: settleKind, lot: q.ID.Lot, rival: q.ID.Attempt,
-		row: [7]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), "", "", "", string(q.Late), q.Actor + "\t" + q.Reason}}
 	letter, number, ref := actionColumns(q)
-	r.row[2], r.row[3], r.row[4] = letter, strconv.FormatInt(number, 10), ref
+	r := newRequest(settleKind, q.ID.Lot)
+	r.rival = q.ID.Attempt
+	r.row = [7]string{q.ID.Attempt, strconv.FormatInt(q.ID.N, 10), letter, strconv.FormatInt(number, 10), ref, string(q.Late), q.Actor + "\t" + q.Reason}
 	res, err := s.do(ctx, s.shardOf(q.ID.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err
