@@ -195,7 +195,7 @@ end
 -- hold_batch: holds all of a batch but the odd ones, who are known and answered one by one. Nothing of a hold is put
 -- together here: its record names the batch, which has what all of them share.
 local function hold_batch(L, odd)
-  local n, at, out, held, by_itself, attempts = L.n, L.at, {}, {}, {}, {}
+  local n, at, out, held, by_itself, attempts = L.n, L.at, {}, {}, {}, ''
   for j, i in ipairs(odd) do
     out[j] = fmt('%d', i) .. '\t' .. answer_one(L, i - 1, held)
     by_itself[i] = true
@@ -204,19 +204,26 @@ local function hold_batch(L, odd)
   local deadline, deadline_text, ending = term(L, L.hold)
   local base, skipped = fmt('%d', L.seq), concat(odd, ',')
   put_record(L, '#' .. L.batch, base .. ending .. '\t' .. skipped)
-  local res, m = L.res, 0
-  local k = #res
-  for i = 0, n - 1 do
-    if not by_itself[i + 1] then
-      local attempt = A[at + i]
-      res[k + 1], res[k + 2], res[k + 3], res[k + 4] = attempt, A[at + 2 * n + i], A[at + n + i], A[at + 3 * n + i]
-      k, m = k + 4, m + 1
-      attempts[m] = attempt
+  local res, m = L.res, n - #odd
+  local k, n2, n3 = #res, 2 * n, 3 * n
+  if m == n then -- the usual case, and the hot loop
+    for i = at, at + n - 1 do
+      res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], A[i + n3]
+      k = k + 4
+    end
+    attempts = concat(A, '', at, at + n - 1)
+  else
+    for i = at, at + n - 1 do
+      if not by_itself[i - at + 1] then
+        res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], A[i + n3]
+        k = k + 4
+        attempts = attempts .. A[i]
+      end
     end
   end
   name_lot(L)
   emit(concat({ '+', n, base, L.qty, L.qty .. '/' .. L.hold, fmt('%d', deadline), now_s, skipped }, '\t') .. '\n' .. A[at + 4 * n])
-  file_due(L, deadline, deadline_text, concat(attempts), L.batch)
+  file_due(L, deadline, deadline_text, attempts, L.batch)
   L.seq, L.available, L.held = L.seq + m, L.available - m * L.qty, L.held + m * L.qty
   return head(L, ending) .. '\t' .. base, concat(out, '\n')
 end
