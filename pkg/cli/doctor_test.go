@@ -293,6 +293,7 @@ func TestDoctorKnowsWhatItDoesNotKnow(t *testing.T) {
 
 // TestLotOpenLooksFirst opens a paused lot on servers that must not be sold from.
 func TestLotOpenLooksFirst(t *testing.T) {
+	testkit.Long(t)
 	c := newClinic(t)
 	for _, args := range [][]string{{"seed", "hat", "--stock", "5"}, {"seed", "cap", "--stock", "5"}, {"lot", "pause", "hat", "cap"}} {
 		if r := run(t, c.env, args...); r.exit != 0 {

@@ -94,6 +94,7 @@ func TestEventsBehindAGapWaitUntilItFills(t *testing.T) {
 }
 
 func TestALongWaitingRunIsFoldedByThePass(t *testing.T) {
+	testkit.Long(t)
 	l, lot := sharedLedger(t), newLot()
 	r := seeded(t, l, lot, 1_000_000)
 	for range runLimit + 50 {

@@ -78,6 +78,7 @@ func TestMigrateUpAndDown(t *testing.T) {
 }
 
 func TestConcurrentMigrationsWaitForEachOther(t *testing.T) {
+	testkit.Long(t)
 	db := testkit.Postgres(t)
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -152,6 +153,7 @@ func TestTheAppRoleIsChecked(t *testing.T) {
 
 // History and sales cannot be changed: not by the runtime role, and not by the owner, in no partition.
 func TestHistoryCannotBeChanged(t *testing.T) {
+	testkit.Long(t)
 	l, db := newLedger(t)
 	for range 30 { // enough lots for every partition
 		r := seeded(t, l, newLot(), 10)

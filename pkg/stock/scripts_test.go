@@ -385,6 +385,7 @@ func (sc *scene) wantWhole(t *testing.T, name string, call scriptCall, args []st
 
 // TestDamagedRecordsAreNeverHalfWritten gives the scripts records that they did not write.
 func TestDamagedRecordsAreNeverHalfWritten(t *testing.T) {
+	testkit.Long(t)
 	sc := newScene(t, true)
 	k := sc.s.shardOf(sceneLot).keys
 	for _, call := range sc.calls(t) {

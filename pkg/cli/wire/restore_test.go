@@ -431,6 +431,7 @@ func TestOnlyWhatWasOnSaleIsRebuilt(t *testing.T) {
 
 // TestAnOldSnapshotIsRebuilt puts an older state of Redis back, and damages another lot.
 func TestAnOldSnapshotIsRebuilt(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,20\ncap,20\n", seed.Options{})
 	s.sell(t, "hat", 3)

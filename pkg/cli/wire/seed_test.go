@@ -213,6 +213,7 @@ func ptr[T any](v T) *T { return &v }
 
 // TestSeedNeverMakesLostStockAnew empties Redis after sales; whether a worker ever ran makes no difference.
 func TestSeedNeverMakesLostStockAnew(t *testing.T) {
+	testkit.Long(t)
 	for _, worker := range []bool{false, true} {
 		s := openShop(t)
 		s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
