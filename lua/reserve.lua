@@ -152,12 +152,13 @@ local function answer_one(L, i, held)
   put_record(L, attempt, record)
   put_record(L, A[at + n + i], fmt('%d\t%d\t%s', u.held, u.bought, attempt))
   emit(attempt .. '\t' .. record .. tail_of(L, i))
-  held[deadline] = (held[deadline] or '') .. attempt
+  local same = held[deadline] or {}
+  held[deadline], same[#same + 1] = same, attempt
   return fmt('+\t%d\t%s', left(L, u), seq) .. ending
 end
 
 local function file_held(L, held)
-  for at, attempts in pairs(held) do file_again(L, at, attempts) end
+  for at, attempts in pairs(held) do file_again(L, at, concat(attempts)) end
 end
 
 -- one_by_one: the answers of a lot about which nothing is certain.
@@ -195,7 +196,7 @@ end
 -- hold_batch: holds all of a batch but the odd ones, who are known and answered one by one. Nothing of a hold is put
 -- together here: its record names the batch, which has what all of them share.
 local function hold_batch(L, odd)
-  local n, at, out, held, by_itself, attempts = L.n, L.at, {}, {}, {}, ''
+  local n, at, out, held, by_itself, attempts = L.n, L.at, {}, {}, {}, {}
   for j, i in ipairs(odd) do
     out[j] = fmt('%d', i) .. '\t' .. answer_one(L, i - 1, held)
     by_itself[i] = true
@@ -217,9 +218,10 @@ local function hold_batch(L, odd)
       if not by_itself[i - at + 1] then
         res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], A[i + n3]
         k = k + 4
-        attempts = attempts .. A[i]
+        attempts[#attempts + 1] = A[i]
       end
     end
+    attempts = concat(attempts)
   end
   name_lot(L)
   emit(concat({ '+', n, base, L.qty, L.qty .. '/' .. L.hold, fmt('%d', deadline), now_s, skipped }, '\t') .. '\n' .. A[at + 4 * n])
