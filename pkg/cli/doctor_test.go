@@ -25,11 +25,9 @@ type clinic struct {
 
 func newClinic(t *testing.T) clinic {
 	t.Helper()
-	c := clinic{redis: testkit.Redis(t), db: testkit.Postgres(t)}
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: c.db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
-	c.env = map[string]string{"DROPCTL_REDIS_URL": c.redis.SocketURL(), "DROPCTL_DATABASE_URL": c.db.URL(lab.App), "DROPCTL_TIMEOUT": "5s"}
+	var c clinic
+	c.redis, c.db, c.env = emptyShop(t, 4)
+	c.env["DROPCTL_TIMEOUT"] = "5s"
 	return c
 }
 

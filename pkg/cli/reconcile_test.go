@@ -30,11 +30,7 @@ func TestReconcileChecksItsFlagsBeforeItDials(t *testing.T) {
 // TestReconcileAsCronRunsIt goes from a clean shop over lag and a busy run to drift.
 func TestReconcileAsCronRunsIt(t *testing.T) {
 	testkit.Long(t)
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	redis, db, env := emptyShop(t, 4)
 	expect := func(exit int, args ...string) result {
 		t.Helper()
 		r := run(t, env, args...)

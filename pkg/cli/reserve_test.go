@@ -16,14 +16,21 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-// newShop starts private servers with one lot, hat, of 10 units, and returns how commands reach them.
-func newShop(t *testing.T, shards int) (*lab.Redis, map[string]string) {
+// emptyShop starts private servers with nothing on sale, and returns how commands reach them.
+func emptyShop(t *testing.T, shards int) (*lab.Redis, testkit.Database, map[string]string) {
 	t.Helper()
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.URL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_ACTOR": "tester"}
+	return redis, db, map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+}
+
+// newShop starts private servers with one lot, hat, of 10 units, and returns how commands reach them.
+func newShop(t *testing.T, shards int) (*lab.Redis, map[string]string) {
+	t.Helper()
+	redis, _, env := emptyShop(t, shards)
+	env["DROPCTL_REDIS_URL"], env["DROPCTL_ACTOR"] = redis.URL(), "tester"
 	if r := run(t, env, "seed", "hat", "--stock", "10"); r.exit != 0 {
 		t.Fatal(r.err)
 	}

@@ -16,11 +16,7 @@ import (
 // TestManyLotsAreRestored loses more lots than can be locked at a time, restores one group of them and then the rest.
 func TestManyLotsAreRestored(t *testing.T) {
 	testkit.Long(t)
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	redis, _, env := emptyShop(t, 4)
 	expect := func(exit int, args ...string) result {
 		t.Helper()
 		r := run(t, env, args...)
@@ -64,11 +60,7 @@ func TestManyLotsAreRestored(t *testing.T) {
 
 // TestAnArchiveThatBrokeOffIsFinished ends the process before and after the lot is out of Redis.
 func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	redis, db, env := emptyShop(t, 4)
 	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
 	if err != nil {
 		t.Fatal(err)
@@ -106,11 +98,7 @@ func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
 
 // TestAnArchivedLotThatCameBackIsPutAwayAgain: a Redis with older data has the lot as it was when it sold.
 func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	redis, _, env := emptyShop(t, 4)
 	expect := func(exit int, text string, args ...string) {
 		t.Helper()
 		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, text) {
@@ -147,11 +135,7 @@ func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
 // TestAShardThatLostOnlyItsDoorIsRestored: as after an eviction, its lots are all there, and nobody can tell whether they
 // are what they were.
 func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 1}); err != nil {
-		t.Fatal(err)
-	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
+	redis, _, env := emptyShop(t, 1)
 	expect := func(exit int, text string, args ...string) {
 		t.Helper()
 		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, text) {
