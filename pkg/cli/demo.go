@@ -160,7 +160,7 @@ func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, o sim
 	for _, lot := range lots {
 		end := lotEnd(report, lot)
 		end.LedgerUnits = sales[lot].Net
-		err := l.EachReservation(ctx, ledger.ReservationFilter{Lot: lot, States: []drop.State{drop.Expired}}, func(page []ledger.Reservation) error {
+		err := l.EachReservation(ctx, drop.ReservationFilter{Lot: lot, States: []drop.State{drop.Expired}}, func(page []drop.Recorded) error {
 			end.Expired += int64(len(page))
 			return nil
 		})

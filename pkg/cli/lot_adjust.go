@@ -10,11 +10,10 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 func newLotAdjust(a *app) *cobra.Command {
-	var q stock.AdjustRequest
+	var q drop.AdjustRequest
 	var to, expect *number
 	var by signed
 	cmd := &cobra.Command{
@@ -64,7 +63,7 @@ type adjustView struct {
 	Result string `json:"result" table:"RESULT"` // changed, unchanged or planned
 }
 
-func (a *app) adjustLot(ctx context.Context, q stock.AdjustRequest) error {
+func (a *app) adjustLot(ctx context.Context, q drop.AdjustRequest) error {
 	s, err := a.openStock(ctx)
 	if err != nil {
 		return err

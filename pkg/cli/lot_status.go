@@ -151,7 +151,7 @@ func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	q := stock.ChangeRequest{Lot: lot, Status: &c.status, DryRun: c.dryRun, Actor: a.cfg.Actor, Reason: c.reason}
+	q := drop.ChangeRequest{Lot: lot, Status: &c.status, DryRun: c.dryRun, Actor: a.cfg.Actor, Reason: c.reason}
 	same := false
 	_, err := askTwice(ctx, a.again(), func() (state drop.LotState, err error) {
 		state, same, err = s.Change(ctx, q)

@@ -12,7 +12,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
 
@@ -66,7 +65,7 @@ func viewOutcome(out drop.Outcome) reservationView {
 	return v
 }
 
-func viewRecorded(r ledger.Reservation) reservationView {
+func viewRecorded(r drop.Recorded) reservationView {
 	v := viewReservation(r.Reservation)
 	v.Key = r.Key
 	if r.State != drop.Held {

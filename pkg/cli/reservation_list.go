@@ -9,7 +9,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/ledger"
 )
 
 func newReservationList(a *app) *cobra.Command {
@@ -47,7 +46,7 @@ are more than --limit, stderr says how to go on.`,
 	return cmd
 }
 
-func readFilter(lot, user, after string, states []string) (f ledger.ReservationFilter, err error) {
+func readFilter(lot, user, after string, states []string) (f drop.ReservationFilter, err error) {
 	if lot != "" {
 		if f.Lot, err = drop.ParseLotID(lot); err != nil {
 			return f, err
@@ -69,7 +68,7 @@ func readFilter(lot, user, after string, states []string) (f ledger.ReservationF
 	return f, drop.CheckText("user", user, false)
 }
 
-func (a *app) listReservations(ctx context.Context, f ledger.ReservationFilter) error {
+func (a *app) listReservations(ctx context.Context, f drop.ReservationFilter) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)

@@ -10,7 +10,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 )
 
 func newReservationShow(a *app) *cobra.Command {
@@ -96,7 +95,7 @@ func (a *app) reservationInStock(ctx context.Context, id drop.ReservationID) (re
 	return reservationShowView{reservationView: viewAt(r, lot.Now), Source: "redis"}, err
 }
 
-func (a *app) reservationInLedger(ctx context.Context, id drop.ReservationID) (*ledger.Reservation, error) {
+func (a *app) reservationInLedger(ctx context.Context, id drop.ReservationID) (*drop.Recorded, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)

@@ -56,3 +56,22 @@ type Pending struct {
 	Ref         string // payment reference given at the confirmation
 	Confirmed   time.Time
 }
+
+// Recorded is a reservation as the ledger has folded it.
+type Recorded struct {
+	Reservation
+	Key      string    // idempotency key; "" for a hold taken anew by a late confirm
+	Asked    string    // what the request asked for, the key's fingerprint
+	Changed  time.Time // when it was held, settled, extended or refunded last
+	Rejected bool      // Redis held units that the lot does not have: they count nowhere, and confirming them is refused
+}
+
+// ReservationFilter selects reservations; zero fields do not restrict.
+type ReservationFilter struct {
+	Lot       LotID
+	User      string
+	States    []State
+	EndedFrom time.Time     // leaves out reservations that were released, expired or refunded before
+	After     ReservationID // of the last one of the page before
+	Limit     int           // 0: 1000
+}

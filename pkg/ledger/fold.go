@@ -8,15 +8,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Reservation is a reservation as the ledger has folded it.
-type Reservation struct {
-	drop.Reservation
-	Key      string    // idempotency key; "" for a hold taken anew by a late confirm
-	Asked    string    // what the request asked for, the key's fingerprint
-	Changed  time.Time // when it was held, settled, extended or refunded last
-	Rejected bool      // Redis held units that the lot does not have: they count nowhere, and confirming them is refused
-}
-
 // allocation is a confirmed reservation on its way to a sale.
 type allocation struct {
 	lot       drop.LotID
@@ -55,11 +46,11 @@ func unfoldable(format string, args ...any) *misfit {
 // the events concern, and collects what must be written.
 type fold struct {
 	lot           *Lot
-	start         int64                  // seq behind which everything is new
-	reservations  map[int64]*Reservation // by n
-	allocations   map[int64]*allocation  // by n
-	touched       map[int64]bool         // reservations to write
-	paid          map[int64]bool         // allocations to write
+	start         int64                    // seq behind which everything is new
+	reservations  map[int64]*drop.Recorded // by n
+	allocations   map[int64]*allocation    // by n
+	touched       map[int64]bool           // reservations to write
+	paid          map[int64]bool           // allocations to write
 	journal       []journalRow
 	entries       []ledgerEntry
 	due           []RefundDue
@@ -79,7 +70,7 @@ type ledgerEntry struct {
 }
 
 func newFold(lot *Lot) *fold {
-	return &fold{lot: lot, start: lot.Watermark.Seq, reservations: map[int64]*Reservation{}, allocations: map[int64]*allocation{}, touched: map[int64]bool{}, paid: map[int64]bool{}}
+	return &fold{lot: lot, start: lot.Watermark.Seq, reservations: map[int64]*drop.Recorded{}, allocations: map[int64]*allocation{}, touched: map[int64]bool{}, paid: map[int64]bool{}}
 }
 
 // next folds the event that follows the lot's watermark, or changes nothing and says why it does not fit.
@@ -187,7 +178,7 @@ func (f *fold) held(ev drop.Event) *misfit {
 	if ev.Reservation.N != ev.Seq {
 		return unfoldable("a hold's n is %d, not its seq %d", ev.Reservation.N, ev.Seq)
 	}
-	r := &Reservation{
+	r := &drop.Recorded{
 		Reservation: drop.Reservation{ID: ev.Reservation, User: ev.User, State: drop.Held, Qty: ev.Qty, Deadline: ev.Deadline, Created: ev.Time, From: ev.From},
 		Key:         ev.Key, Asked: ev.Asked,
 		// A hold beyond the capacity is one that Redis counted twice. It is kept, but counts nowhere.
@@ -201,13 +192,13 @@ func (f *fold) held(ev drop.Event) *misfit {
 	return nil
 }
 
-func (f *fold) touch(r *Reservation, ev drop.Event) {
+func (f *fold) touch(r *drop.Recorded, ev drop.Event) {
 	r.LastSeq, r.Changed = ev.Seq, ev.Time
 	f.touched[r.ID.N] = true
 }
 
 // known returns the event's reservation in the state the event needs.
-func (f *fold) known(ev drop.Event, state drop.State) (*Reservation, *misfit) {
+func (f *fold) known(ev drop.Event, state drop.State) (*drop.Recorded, *misfit) {
 	r := f.reservations[ev.Reservation.N]
 	switch {
 	case r == nil || r.ID.Attempt != ev.Reservation.Attempt:
@@ -250,7 +241,7 @@ func (f *fold) settled(ev drop.Event) *misfit {
 
 // confirmed makes the units wait for their sale. Units that the lot does not have are rejected: the buyer
 // gets the money back, and the lot stops, since Redis promised them twice.
-func (f *fold) confirmed(r *Reservation, ev drop.Event) {
+func (f *fold) confirmed(r *drop.Recorded, ev drop.Event) {
 	r.State, r.Qty, r.Rest, r.Ref = drop.Confirmed, ev.Qty, ev.Rest, ev.Ref
 	a := &allocation{lot: r.ID.Lot, n: r.ID.N, attempt: r.ID.Attempt, user: r.User, units: ev.Qty, ref: ev.Ref, confirmed: ev.Watermark(), at: ev.Time, state: allocationPending}
 	f.allocations[a.n] = a

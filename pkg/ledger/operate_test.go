@@ -248,12 +248,12 @@ func TestReservationsAreFiltered(t *testing.T) {
 		}
 		apply(t, l, r.take()...)
 	}
-	count := func(f ReservationFilter) int {
+	count := func(f drop.ReservationFilter) int {
 		t.Helper()
 		n := 0
 		f.Limit = 2
 		var last drop.ReservationID
-		err := l.EachReservation(t.Context(), f, func(page []Reservation) error {
+		err := l.EachReservation(t.Context(), f, func(page []drop.Recorded) error {
 			for _, r := range page {
 				if !last.IsZero() && (r.ID.Lot < last.Lot || r.ID.Lot == last.Lot && r.ID.N <= last.N) {
 					t.Errorf("%s comes behind %s", r.ID, last)
@@ -268,7 +268,7 @@ func TestReservationsAreFiltered(t *testing.T) {
 		}
 		return n
 	}
-	for want, f := range map[int]ReservationFilter{
+	for want, f := range map[int]drop.ReservationFilter{
 		18: {},
 		9:  {Lot: "a"},
 		6:  {User: "bob"},
@@ -280,7 +280,7 @@ func TestReservationsAreFiltered(t *testing.T) {
 			t.Errorf("%+v: %d, want %d", f, got, want)
 		}
 	}
-	if got := count(ReservationFilter{EndedFrom: time.Now().Add(1000 * time.Hour)}); got != 12 {
+	if got := count(drop.ReservationFilter{EndedFrom: time.Now().Add(1000 * time.Hour)}); got != 12 {
 		t.Errorf("without ended ones: %d", got)
 	}
 }

@@ -125,8 +125,8 @@ func (a *application) readState(ctx context.Context, tx pgx.Tx) error {
 
 const reservationColumns = `lot, n, attempt, user_id, state, qty, refunded, rest, deadline, created_at, changed_at, last_seq, ref, taken_from, key, asked, rejected`
 
-func scanReservation(row pgx.CollectableRow) (Reservation, error) {
-	var r Reservation
+func scanReservation(row pgx.CollectableRow) (drop.Recorded, error) {
+	var r drop.Recorded
 	err := row.Scan(&r.ID.Lot, &r.ID.N, &r.ID.Attempt, &r.User, &r.State, &r.Qty, &r.Refunded, &r.Rest, &r.Deadline, &r.Created, &r.Changed, &r.LastSeq, &r.Ref, &r.From, &r.Key, &r.Asked, &r.Rejected)
 	r.Deadline, r.Created, r.Changed = r.Deadline.UTC(), r.Created.UTC(), r.Changed.UTC()
 	return r, err

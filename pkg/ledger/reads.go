@@ -11,21 +11,11 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// ReservationFilter selects reservations; zero fields do not restrict.
-type ReservationFilter struct {
-	Lot       drop.LotID
-	User      string
-	States    []drop.State
-	EndedFrom time.Time          // leaves out reservations that were released, expired or refunded before
-	After     drop.ReservationID // of the last one of the page before
-	Limit     int                // 0: 1000
-}
-
 //go:embed sql/reservations.sql
 var reservationsSQL string
 
 // Reservations returns one page, in the order of lot and n.
-func (l *Ledger) Reservations(ctx context.Context, f ReservationFilter) ([]Reservation, error) {
+func (l *Ledger) Reservations(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error) {
 	if f.Limit <= 0 {
 		f.Limit = 1000
 	}
@@ -42,7 +32,7 @@ func (l *Ledger) Reservations(ctx context.Context, f ReservationFilter) ([]Reser
 
 // EachReservation calls fn with every reservation that the filter selects, in pages. One that begins or ends
 // meanwhile may be in or not; one that stays is never left out.
-func (l *Ledger) EachReservation(ctx context.Context, f ReservationFilter, fn func(page []Reservation) error) error {
+func (l *Ledger) EachReservation(ctx context.Context, f drop.ReservationFilter, fn func(page []drop.Recorded) error) error {
 	if f.Limit <= 0 {
 		f.Limit = 5000
 	}
@@ -59,7 +49,7 @@ func (l *Ledger) EachReservation(ctx context.Context, f ReservationFilter, fn fu
 }
 
 // ReservationsByID returns these reservations; one that the ledger does not know is absent.
-func (l *Ledger) ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]Reservation, error) {
+func (l *Ledger) ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Recorded, error) {
 	lots, ns := make([]string, len(ids)), make([]int64, len(ids))
 	asked := make(map[drop.ReservationID]bool, len(ids))
 	for i, id := range ids {
@@ -73,7 +63,7 @@ func (l *Ledger) ReservationsByID(ctx context.Context, ids []drop.ReservationID)
 		return nil, l.fail(err, "reading reservations")
 	}
 	list, err := pgx.CollectRows(rows, scanReservation)
-	found := make(map[drop.ReservationID]Reservation, len(list))
+	found := make(map[drop.ReservationID]drop.Recorded, len(list))
 	for _, r := range list {
 		if asked[r.ID] { // the attempt must be right too
 			found[r.ID] = r

@@ -112,7 +112,7 @@ func (l *Ledger) replayOne(f *fold, s stored, hash []byte) (bad string) {
 	return ""
 }
 
-func verifyReservations(ctx context.Context, tx pgx.Tx, v *Verification, want map[int64]*Reservation) error {
+func verifyReservations(ctx context.Context, tx pgx.Tx, v *Verification, want map[int64]*drop.Recorded) error {
 	rows, err := tx.Query(ctx, `SELECT `+reservationColumns+` FROM reservations WHERE lot = $1`, string(v.Lot))
 	if err != nil {
 		return err
@@ -125,7 +125,7 @@ func verifyReservations(ctx context.Context, tx pgx.Tx, v *Verification, want ma
 		}
 		n++
 		was := want[is.ID.N]
-		if v.Bad == "" && (was == nil || !is.equal(*was)) {
+		if v.Bad == "" && (was == nil || !equalRecorded(is, *was)) {
 			v.Bad = fmt.Sprintf("the reservation %s is not what the journal adds up to", is.ID)
 		}
 	}
@@ -135,7 +135,7 @@ func verifyReservations(ctx context.Context, tx pgx.Tx, v *Verification, want ma
 	return rows.Err()
 }
 
-func (r Reservation) equal(o Reservation) bool {
+func equalRecorded(r, o drop.Recorded) bool {
 	same := r.Deadline.Equal(o.Deadline) && r.Created.Equal(o.Created) && r.Changed.Equal(o.Changed)
 	r.Deadline, r.Created, r.Changed = o.Deadline, o.Created, o.Changed
 	return same && r == o

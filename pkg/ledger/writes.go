@@ -191,7 +191,7 @@ func (c journalCopy) row(i int) []any {
 	return []any{string(r.Lot), r.Epoch, r.Seq, string(r.Kind), n, r.Time, r.line, r.hash}
 }
 
-type reservationCopy []*Reservation
+type reservationCopy []*drop.Recorded
 
 func (c reservationCopy) table() (name, columns string) { return "reservations", reservationColumns }
 func (c reservationCopy) len() int                      { return len(c) }
@@ -219,7 +219,7 @@ type reservationUpdate struct {
 	deadlines, changed                  []time.Time
 }
 
-func (u *reservationUpdate) add(r *Reservation) {
+func (u *reservationUpdate) add(r *drop.Recorded) {
 	u.lots, u.ns, u.states, u.qtys = append(u.lots, string(r.ID.Lot)), append(u.ns, r.ID.N), append(u.states, string(r.State)), append(u.qtys, r.Qty)
 	u.refunded, u.rests, u.deadlines = append(u.refunded, r.Refunded), append(u.rests, r.Rest), append(u.deadlines, r.Deadline)
 	u.changed, u.lastSeqs, u.refs = append(u.changed, r.Changed), append(u.lastSeqs, r.LastSeq), append(u.refs, r.Ref)

@@ -400,9 +400,9 @@ func (s *shop) operator(ctx context.Context, lots []drop.LotID) {
 		lot := lots[rng.IntN(len(lots))]
 		if state, err := s.stock.Lot(ctx, lot); err == nil {
 			by := 1 - 2*rng.Int64N(2)
-			_, _, _ = s.stock.Adjust(ctx, stock.AdjustRequest{Lot: lot, By: &by, Expect: state.Capacity, Actor: "operator", Reason: "test"})
+			_, _, _ = s.stock.Adjust(ctx, drop.AdjustRequest{Lot: lot, By: &by, Expect: state.Capacity, Actor: "operator", Reason: "test"})
 			limit := 5 + rng.Int64N(5)
-			_, _, _ = s.stock.Change(ctx, stock.ChangeRequest{Lot: lot, Limit: &limit, Actor: "operator", Reason: "test"})
+			_, _, _ = s.stock.Change(ctx, drop.ChangeRequest{Lot: lot, Limit: &limit, Actor: "operator", Reason: "test"})
 		}
 		sleep(ctx, 20*time.Millisecond)
 	}

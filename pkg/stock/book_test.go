@@ -360,7 +360,7 @@ func (b *book) refund(q drop.SettleRequest, r *entry, now int64) verdict {
 }
 
 // adjust books a change of the capacity; replayed says that it already was so.
-func (b *book) adjust(q AdjustRequest) verdict {
+func (b *book) adjust(q drop.AdjustRequest) verdict {
 	target := q.Expect
 	if q.To != nil {
 		target = *q.To
@@ -378,7 +378,7 @@ func (b *book) adjust(q AdjustRequest) verdict {
 }
 
 // change books a change of the definition.
-func (b *book) change(q ChangeRequest) verdict {
+func (b *book) change(q drop.ChangeRequest) verdict {
 	after := q.Apply(b.def)
 	if after.Equal(b.def) {
 		return verdict{replayed: true}

@@ -81,7 +81,7 @@ func TestNoAnswerTellsOfAHoldThatOnlyThePrimaryHas(t *testing.T) {
 		"a confirmation":     func(s *Stock) error { return settle(s, drop.ActConfirm) },
 		"a refusal, no hold": func(s *Stock) error { return ask(s, "ann", "another") },
 		"a change": func(s *Stock) error {
-			_, _, err := s.Change(t.Context(), ChangeRequest{Lot: lot, Name: ptr("Truffles")})
+			_, _, err := s.Change(t.Context(), drop.ChangeRequest{Lot: lot, Name: ptr("Truffles")})
 			return err
 		},
 	} {
@@ -199,12 +199,12 @@ func TestRecoveryWaitsForNobody(t *testing.T) {
 	if err := s.Freeze(t.Context(), look(), fault.FreezeOperator); err != nil {
 		t.Error(err)
 	}
-	_, _, err := s.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
+	_, _, err := s.Change(t.Context(), drop.ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
 	wantCode(t, err, fault.LotFrozen)
 	if err := s.Reopen(t.Context(), look()); err != nil {
 		t.Error(err)
 	}
-	_, _, err = s.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
+	_, _, err = s.Change(t.Context(), drop.ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
 	wantCode(t, err, fault.OutcomeUnknown)
 }
 
@@ -290,14 +290,14 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 	// Whoever has to stop a sale must be able to, and to look.
 	do(t, r, "CONFIG", "SET", "appendonly", "no")
 	hurried := openStock(t, r.URL(), durable("disk"))
-	_, _, err := hurried.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
+	_, _, err := hurried.Change(t.Context(), drop.ChangeRequest{Lot: lot, Status: ptr(drop.Paused)})
 	wantCode(t, err, fault.OutcomeUnknown)
 	if state, err := hurried.Lot(t.Context(), lot); err != nil || state.Status != drop.Paused {
 		t.Errorf("%+v, %v", state, err)
 	}
 	do(t, r, "CONFIG", "SET", "appendonly", "yes")
 	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
-		_, _, err := hurried.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Open)})
+		_, _, err := hurried.Change(t.Context(), drop.ChangeRequest{Lot: lot, Status: ptr(drop.Open)})
 		return err == nil, fmt.Sprintf("with everything back: %v", err)
 	})
 

@@ -27,7 +27,7 @@ func TestAFrozenLotAnswersNobody(t *testing.T) {
 	}
 	_, err = s.Settle(t.Context(), drop.SettleRequest{ID: drop.ReservationID{Lot: sceneLot, Attempt: drop.AttemptOf(sceneLot, "bob", "k"), N: 1}, Action: drop.ActConfirm})
 	wantCode(t, err, fault.LotFrozen)
-	_, _, err = s.Change(t.Context(), ChangeRequest{Lot: sceneLot, Limit: ptr(int64(3))})
+	_, _, err = s.Change(t.Context(), drop.ChangeRequest{Lot: sceneLot, Limit: ptr(int64(3))})
 	wantCode(t, err, fault.LotFrozen)
 	// Both lots are due: the frozen one neither loses its holds nor stands in the other's way.
 	if out, err := s.Sweep(t.Context(), shard, 100); err != nil || out.Expired != 1 {
@@ -73,7 +73,7 @@ func TestALotIsFrozenOnlyAsItWasSeen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Change(t.Context(), ChangeRequest{Lot: lot, Limit: ptr(int64(2))}); err != nil {
+	if _, _, err := s.Change(t.Context(), drop.ChangeRequest{Lot: lot, Limit: ptr(int64(2))}); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, s.ThawLot(t.Context(), seen, fault.StopFork), fault.Conflict)

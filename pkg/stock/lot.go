@@ -223,37 +223,9 @@ func checkAccount(actor, reason string) error {
 	return cmp.Or(drop.CheckText("actor", actor, false), drop.CheckText("reason", reason, false))
 }
 
-// AdjustRequest changes a lot's capacity, by or to a number of units; exactly one of By and To is set. Expect is the
-// capacity the caller believes in: with it a repeated call acts once.
-type AdjustRequest struct {
-	Lot    drop.LotID
-	By, To *int64
-	Expect int64
-	DryRun bool
-	Actor  string
-	Reason string
-}
-
-// check validates the numbers, so that the script never meets a capacity out of bounds.
-func (q AdjustRequest) check() error {
-	if (q.By == nil) == (q.To == nil) {
-		return fault.New(fault.Usage, "an adjustment needs either by or to").WithHint("use --by ±N --expect M or --to N --expect M")
-	}
-	if err := drop.CheckUnits("expect", q.Expect, 0); err != nil {
-		return err
-	}
-	if q.To != nil {
-		return drop.CheckUnits("to", *q.To, 0)
-	}
-	if *q.By < -drop.MaxUnits || *q.By > drop.MaxUnits-q.Expect {
-		return fault.New(fault.Invalid, "by %d leads out of range", *q.By).WithField("by").WithHint("a lot has 0 to %d units", drop.MaxUnits)
-	}
-	return nil
-}
-
 // Adjust changes the capacity. It returns the lot as it then is (with DryRun: as it would be) and whether it was so before.
-func (s *Stock) Adjust(ctx context.Context, q AdjustRequest) (drop.LotState, bool, error) {
-	if err := q.check(); err != nil {
+func (s *Stock) Adjust(ctx context.Context, q drop.AdjustRequest) (drop.LotState, bool, error) {
+	if err := q.Check(); err != nil {
 		return drop.LotState{}, false, err
 	}
 	mode, number := "to", q.To
@@ -263,22 +235,20 @@ func (s *Stock) Adjust(ctx context.Context, q AdjustRequest) (drop.LotState, boo
 	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, []string{mode, itoa(*number), itoa(q.Expect)})
 }
 
-// ChangeRequest sets the fields of a lot's definition that are not nil.
-type ChangeRequest struct {
-	Lot           drop.LotID
-	Status        *drop.Status
-	Limit         *int64
-	Hold, MaxHold *time.Duration
-	Opens, Closes *time.Time // a zero time removes the bound
-	Late          *drop.Late
-	Name          *string
-	DryRun        bool
-	Actor         string
-	Reason        string
+// Change sets fields of the definition. It returns the lot as it then is and whether it was so before.
+func (s *Stock) Change(ctx context.Context, q drop.ChangeRequest) (drop.LotState, bool, error) {
+	now, err := s.Lot(ctx, q.Lot)
+	if err != nil {
+		return now, false, err
+	}
+	if err := q.Apply(now.Definition).Check(); err != nil {
+		return now, false, err
+	}
+	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, changed(q))
 }
 
-// fields returns what is to be set, as change.lua reads it.
-func (q ChangeRequest) fields() []string {
+// changed returns what is to be set, as change.lua reads it.
+func changed(q drop.ChangeRequest) []string {
 	var f []string
 	if q.Status != nil {
 		f = append(f, "status", string(*q.Status))
@@ -305,37 +275,6 @@ func (q ChangeRequest) fields() []string {
 		f = append(f, "name", *q.Name)
 	}
 	return f
-}
-
-// Apply returns the definition with the request's fields set.
-func (q ChangeRequest) Apply(d drop.Definition) drop.Definition {
-	set(&d.Status, q.Status)
-	set(&d.Limit, q.Limit)
-	set(&d.Hold, q.Hold)
-	set(&d.MaxHold, q.MaxHold)
-	set(&d.Opens, q.Opens)
-	set(&d.Closes, q.Closes)
-	set(&d.Late, q.Late)
-	set(&d.Name, q.Name)
-	return d
-}
-
-func set[T any](to *T, from *T) {
-	if from != nil {
-		*to = *from
-	}
-}
-
-// Change sets fields of the definition. It returns the lot as it then is and whether it was so before.
-func (s *Stock) Change(ctx context.Context, q ChangeRequest) (drop.LotState, bool, error) {
-	now, err := s.Lot(ctx, q.Lot)
-	if err != nil {
-		return now, false, err
-	}
-	if err := q.Apply(now.Definition).Check(); err != nil {
-		return now, false, err
-	}
-	return s.change(ctx, q.Lot, q.Actor, q.Reason, q.DryRun, q.fields())
 }
 
 func (s *Stock) change(ctx context.Context, lot drop.LotID, actor, reason string, dryRun bool, what []string) (drop.LotState, bool, error) {

@@ -378,7 +378,7 @@ func (m *machine) settles(action drop.Action) func(*rapid.T) {
 }
 
 func (m *machine) adjust(rt *rapid.T) {
-	q := AdjustRequest{Lot: m.lot(rt), Actor: "op", Reason: "count"}
+	q := drop.AdjustRequest{Lot: m.lot(rt), Actor: "op", Reason: "count"}
 	b := m.books[q.Lot]
 	q.Expect = max(0, b.Capacity+rapid.SampledFrom([]int64{0, 0, 0, 1}).Draw(rt, "mistake"))
 	if n := rapid.Int64Range(-3, 3).Draw(rt, "by"); rapid.Bool().Draw(rt, "to") {
@@ -396,7 +396,7 @@ func (m *machine) adjust(rt *rapid.T) {
 }
 
 func (m *machine) change(rt *rapid.T) {
-	q := ChangeRequest{Lot: m.lot(rt), Actor: "op", Reason: "plan"}
+	q := drop.ChangeRequest{Lot: m.lot(rt), Actor: "op", Reason: "plan"}
 	switch rapid.SampledFrom([]string{"status", "open", "limit", "hold", "max_hold", "window", "no window", "late", "name"}).Draw(rt, "field") {
 	case "status":
 		q.Status = ptr(rapid.SampledFrom([]drop.Status{drop.Paused, drop.Closed}).Draw(rt, "status"))

@@ -117,16 +117,16 @@ func TestQuantitiesOutOfBoundsAreRefusedByField(t *testing.T) {
 		refused(err, "qty")
 		_, err = s.Settle(ctx, drop.SettleRequest{ID: id, Action: drop.ActRelease, Keep: n})
 		refused(err, "keep")
-		_, _, err = s.Adjust(ctx, AdjustRequest{Lot: lot, To: &n, Expect: 9})
+		_, _, err = s.Adjust(ctx, drop.AdjustRequest{Lot: lot, To: &n, Expect: 9})
 		refused(err, "to")
-		_, _, err = s.Change(ctx, ChangeRequest{Lot: lot, Limit: &n})
+		_, _, err = s.Change(ctx, drop.ChangeRequest{Lot: lot, Limit: &n})
 		refused(err, "limit")
 		if n != -1 {
 			_, err = s.Settle(ctx, drop.SettleRequest{ID: id, Action: drop.ActRefund, Total: n})
 			refused(err, "total")
 		}
 		if n > 0 {
-			_, _, err = s.Adjust(ctx, AdjustRequest{Lot: lot, By: &n, Expect: 9})
+			_, _, err = s.Adjust(ctx, drop.AdjustRequest{Lot: lot, By: &n, Expect: 9})
 			refused(err, "by")
 		}
 	}

@@ -424,10 +424,10 @@ func TestFullMemoryRefusesHoldsAndSettlesOn(t *testing.T) {
 	}
 	_, err = s.Settle(t.Context(), drop.SettleRequest{ID: due.Reservation.ID, Action: drop.ActConfirm, Ref: "p"})
 	wantCode(t, err, fault.HoldExpired)
-	if state, _, err := s.Adjust(t.Context(), AdjustRequest{Lot: lot, By: ptr(int64(1)), Expect: 9}); err != nil || state.Capacity != 10 {
+	if state, _, err := s.Adjust(t.Context(), drop.AdjustRequest{Lot: lot, By: ptr(int64(1)), Expect: 9}); err != nil || state.Capacity != 10 {
 		t.Fatalf("adjust: %+v, %v", state, err)
 	}
-	if _, _, err := s.Change(t.Context(), ChangeRequest{Lot: lot, Status: ptr(drop.Paused)}); err != nil {
+	if _, _, err := s.Change(t.Context(), drop.ChangeRequest{Lot: lot, Status: ptr(drop.Paused)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Do(t.Context(), "CONFIG", "SET", "maxmemory", "0"); err != nil {
@@ -493,7 +493,7 @@ func TestAnotherInstallationsDataIsLeftAlone(t *testing.T) {
 		wantCode(t, err, fault.Foreign)
 		_, err = stranger.Settle(ctx, drop.SettleRequest{ID: a.Reservation.ID, Action: drop.ActRelease})
 		wantCode(t, err, fault.Foreign)
-		_, _, err = stranger.Change(ctx, ChangeRequest{Lot: lot, Status: ptr(drop.Closed)})
+		_, _, err = stranger.Change(ctx, drop.ChangeRequest{Lot: lot, Status: ptr(drop.Closed)})
 		wantCode(t, err, fault.Foreign)
 		wantCode(t, stranger.Load(ctx, LoadRequest{Definition: drop.Definition{Lot: "g:x", Stock: 1}, Epoch: 1}), fault.Foreign)
 		st, err := stranger.ShardState(ctx, lot.Shard(stranger.Shards()))
@@ -521,7 +521,7 @@ func TestAnEmptiedShardStaysEmpty(t *testing.T) {
 		wantCode(t, err, fault.LotNotLoaded)
 		_, err = s.Settle(t.Context(), drop.SettleRequest{ID: a.Reservation.ID, Action: drop.ActConfirm})
 		wantCode(t, err, fault.LotNotLoaded)
-		_, _, err = s.Adjust(t.Context(), AdjustRequest{Lot: lot, To: ptr(int64(9)), Expect: 3})
+		_, _, err = s.Adjust(t.Context(), drop.AdjustRequest{Lot: lot, To: ptr(int64(9)), Expect: 3})
 		wantCode(t, err, fault.LotNotLoaded)
 		_, err = s.Lot(t.Context(), lot)
 		wantCode(t, err, fault.LotNotLoaded)
@@ -621,7 +621,7 @@ func TestNoTextBreaksIntoAnEvent(t *testing.T) {
 			load.Actor, load.Reason = by[0], by[1]
 			wantCode(t, sc.s.Load(t.Context(), load), fault.Invalid)
 			wantCode(t, sc.s.Renew(t.Context(), state, 2, by[0], by[1]), fault.Invalid)
-			_, _, err := sc.s.Adjust(t.Context(), AdjustRequest{Lot: sceneLot, By: new(int64), Expect: state.Capacity, Actor: by[0], Reason: by[1]})
+			_, _, err := sc.s.Adjust(t.Context(), drop.AdjustRequest{Lot: sceneLot, By: new(int64), Expect: state.Capacity, Actor: by[0], Reason: by[1]})
 			wantCode(t, err, fault.Invalid)
 		}
 	}

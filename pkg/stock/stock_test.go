@@ -352,14 +352,14 @@ func TestAChangeIsCheckedWhereItIsMade(t *testing.T) {
 	s, rdb, _ := newShop(t)
 	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 1, Hold: 5 * time.Minute, MaxHold: 30 * time.Minute})
 	at := time.Now().Truncate(time.Second)
-	for _, q := range []ChangeRequest{{MaxHold: ptr(10 * time.Minute)}, {Closes: ptr(at)}} {
+	for _, q := range []drop.ChangeRequest{{MaxHold: ptr(10 * time.Minute)}, {Closes: ptr(at)}} {
 		q.Lot = lot
 		if _, _, err := s.Change(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, stale := range []ChangeRequest{{Hold: ptr(20 * time.Minute)}, {Opens: ptr(at.Add(time.Hour))}} {
-		_, _, err := s.change(t.Context(), lot, "op", "", false, stale.fields())
+	for _, stale := range []drop.ChangeRequest{{Hold: ptr(20 * time.Minute)}, {Opens: ptr(at.Add(time.Hour))}} {
+		_, _, err := s.change(t.Context(), lot, "op", "", false, changed(stale))
 		wantCode(t, err, fault.Conflict)
 	}
 	state, err := s.Lot(t.Context(), lot)
@@ -376,7 +376,7 @@ func TestATrialAdjustmentSaysWhatTheRealOneDoes(t *testing.T) {
 	reserve(t, s, lot, "ann", "k", 4)
 	passTime(t, s, rdb, 2*time.Minute, lot)
 	for _, dryRun := range []bool{true, false} {
-		state, same, err := s.Adjust(t.Context(), AdjustRequest{Lot: lot, To: ptr(int64(2)), Expect: 5, DryRun: dryRun})
+		state, same, err := s.Adjust(t.Context(), drop.AdjustRequest{Lot: lot, To: ptr(int64(2)), Expect: 5, DryRun: dryRun})
 		if err != nil || same || state.Capacity != 2 || state.Available != 2 {
 			t.Fatalf("dry run %v: %+v, %v, %v", dryRun, state.Totals, same, err)
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
@@ -177,9 +176,9 @@ func (s *shop) awaitOpen(t *testing.T, sold <-chan struct{}) {
 // check compares what buyers were told with what both stores know.
 func (r *receipts) check(t *testing.T, s *shop, lot drop.LotID, st drop.LotState) {
 	t.Helper()
-	recorded := map[drop.ReservationID]ledger.Reservation{}
+	recorded := map[drop.ReservationID]drop.Recorded{}
 	var units int64
-	err := s.ledger.EachReservation(t.Context(), ledger.ReservationFilter{Lot: lot}, func(page []ledger.Reservation) error {
+	err := s.ledger.EachReservation(t.Context(), drop.ReservationFilter{Lot: lot}, func(page []drop.Recorded) error {
 		for _, known := range page {
 			recorded[known.ID] = known
 			units += known.Qty

@@ -20,8 +20,8 @@ func (l reconcileLedger) Lots(ctx context.Context, ids []drop.LotID) ([]drop.Led
 
 // LiveReservations leaves out holds that the ledger rejected: they count nowhere.
 func (l reconcileLedger) LiveReservations(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
-	f := ledger.ReservationFilter{Lot: lot, States: []drop.State{drop.Held, drop.Confirmed}}
-	return l.EachReservation(ctx, f, func(page []ledger.Reservation) error {
+	f := drop.ReservationFilter{Lot: lot, States: []drop.State{drop.Held, drop.Confirmed}}
+	return l.EachReservation(ctx, f, func(page []drop.Recorded) error {
 		out := make([]drop.Reservation, 0, len(page))
 		for _, r := range page {
 			if !r.Rejected {

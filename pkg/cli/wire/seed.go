@@ -20,13 +20,13 @@ func (s seedStock) Load(ctx context.Context, r seed.LoadRequest) error {
 }
 
 func (s seedStock) Adjust(ctx context.Context, r seed.AdjustRequest) (drop.LotState, error) {
-	state, _, err := s.Stock.Adjust(ctx, stock.AdjustRequest{Lot: r.Lot, To: &r.To, Expect: r.Expect, Actor: r.Actor, Reason: r.Reason})
+	state, _, err := s.Stock.Adjust(ctx, drop.AdjustRequest{Lot: r.Lot, To: &r.To, Expect: r.Expect, Actor: r.Actor, Reason: r.Reason})
 	return state, err
 }
 
 func (s seedStock) Change(ctx context.Context, r seed.ChangeRequest) (drop.LotState, error) {
 	d := r.Definition
-	q := stock.ChangeRequest{Lot: d.Lot, Actor: r.Actor, Reason: r.Reason}
+	q := drop.ChangeRequest{Lot: d.Lot, Actor: r.Actor, Reason: r.Reason}
 	for _, field := range r.Fields {
 		switch field {
 		case "limit":

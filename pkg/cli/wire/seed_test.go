@@ -171,7 +171,7 @@ func TestSeedCreatesChangesAndKeeps(t *testing.T) {
 	if !fault.Is(err, fault.Partial) || items[0].Action != seed.Refused || items[1].Result != seed.ResultChanged {
 		t.Errorf("%+v, %v", items, err)
 	}
-	if _, _, err := s.stock.Adjust(t.Context(), stock.AdjustRequest{Lot: "hat", To: ptr(int64(20)), Expect: 9, Actor: "alice", Reason: "recount"}); err != nil {
+	if _, _, err := s.stock.Adjust(t.Context(), drop.AdjustRequest{Lot: "hat", To: ptr(int64(20)), Expect: 9, Actor: "alice", Reason: "recount"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, drained := range []bool{false, true} {
