@@ -132,15 +132,22 @@ type Entry struct {
 	Hint    string `json:"hint"`    // what to do next
 }
 
+// byCode is the table for looking up, with what is to come told in its hints: a refusal must cost no search.
+var byCode = func() map[Code]Entry {
+	all := make(map[Code]Entry, len(table))
+	for _, e := range table {
+		e.Hint = Announce(e.Hint)
+		all[e.Code] = e
+	}
+	return all
+}()
+
 // Lookup returns the entry of a code; for an unknown code that of Failed.
 func Lookup(code Code) Entry {
-	for _, e := range table {
-		if e.Code == code {
-			e.Hint = Announce(e.Hint)
-			return e
-		}
+	if e, ok := byCode[code]; ok {
+		return e
 	}
-	return Lookup(Failed)
+	return byCode[Failed]
 }
 
 // Known reports whether the table has the code.
