@@ -9,7 +9,7 @@
 --       user who had none), where record is
 --         of a batch: "b user asked qty index batch"; then one text with a line "attempt user key actor" for each
 --         of no batch: "h user asked qty ", its constant part; then a column "\tkey\tactor\t0\n" (the event's tail) and,
---           where they differ, quantity and hold
+--           where they differ, quantity, hold, and 1 to replace the user's live hold or 0
 --       Attempts and users are distinct within a lot; a batch is a name its lot has never had.
 -- Reply ok, detail, now, then for each lot a head and lines:
 --       "!" and "code detail"                                the lot takes no calls
@@ -36,7 +36,7 @@ end
 -- request is not what the contract says.
 local function wanted(n, qty, hold, batch, at)
   if not (type(n) == 'number' and n >= 1 and n <= 1e4 and n % 1 == 0 and type(batch) == 'string') then return nil end
-  local stop = at + 4 * n + (batch ~= '' and 1 or qty == -1 and 3 * n or n)
+  local stop = at + 4 * n + (batch ~= '' and 1 or qty == -1 and 4 * n or n)
   for i = at + n, stop - 1 do
     if not A[i] then return nil end
   end
@@ -46,7 +46,7 @@ local function wanted(n, qty, hold, batch, at)
   if qty ~= -1 then return valid(qty, hold) and n * qty, stop end
   local sum = 0
   for i = at + 5 * n, at + 6 * n - 1 do
-    if batch ~= '' or not valid(A[i], A[i + n]) then return nil end
+    if batch ~= '' or not valid(A[i], A[i + n]) or type(A[i + 2 * n]) ~= 'number' then return nil end
     sum = sum + A[i]
   end
   return sum, stop
@@ -101,14 +101,16 @@ local function live_hold(L, u)
   end
 end
 
--- refuse: why a request that is no replay is refused, in the decided order, or nil.
-local function refuse(L, u, live, qty, hold)
+-- refuse: why a request that is no replay is refused, in the decided order, or nil. back: units of the live hold that it
+-- replaces, nil if it replaces none.
+local function refuse(L, u, live, back, qty, hold)
   if L.shut_by then return '!\t' .. L.shut_by end
-  local may = left(L, u)
-  if live then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
-  if may >= 0 and qty > may then return '!\tcustomer_limit\t' .. may end
+  local may, limit = left(L, u), L.rule.limit
+  if live and not back then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
+  back = back or 0
+  if limit > 0 and u.held - back + u.bought + qty > limit then return '!\tcustomer_limit\t' .. may end
   if hold > L.rule.max_hold then return '!\tinvalid\t' .. fmt('%d', L.rule.max_hold) end
-  if qty > L.available then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
+  if qty > L.available + back then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 
 -- term: when a hold for a time ends, as a number and as text, and the variable end of its record. The last one is kept:
@@ -135,15 +137,28 @@ local function tail_of(L, i)
   return L.tails[i + 1]
 end
 
+-- give_back: releases the user's live hold, which the request with this tail replaces.
+local function give_back(L, u, live, tail)
+  local user, asked, qty, n = parse_hold(live)
+  local seq = next_seq(L)
+  L.available, L.held, u.held = L.available + qty, L.held - qty, math.max(0, u.held - qty)
+  emit(concat({ u.live, 'r', seq, n, user, qty, match(tail, '^\t[^\t]*\t([^\t]*)') or '', 'replaced', '0\n' }, '\t'))
+  put_record(L, u.live, concat({ 'r', asked, qty, n, seq, now_s, '' }, '\t'))
+  file_again(L, now + retention, u.live)
+end
+
 -- answer_one: holds request i of a lot, or says why not. Attempts held are added to `held`, by their deadline.
 local function answer_one(L, i, held)
   local n, at = L.n, L.at
   local attempt, record, known, u = A[at + i], A[at + 2 * n + i], L.known[3 + i], parse_user(L.known[3 + n + i])
-  local qty, hold = L.qty, L.hold
-  if qty == -1 then qty, hold = A[at + 5 * n + i], A[at + 6 * n + i] end
+  local qty, hold, replaces = L.qty, L.hold, false
+  if qty == -1 then qty, hold, replaces = A[at + 5 * n + i], A[at + 6 * n + i], A[at + 7 * n + i] == 1 end
   if known then return replay(L, attempt, known, record, u) end
-  local refusal = refuse(L, u, live_hold(L, u), qty, hold)
+  local live, tail = live_hold(L, u), tail_of(L, i)
+  local back = live and replaces and select(3, parse_hold(live)) or nil
+  local refusal = refuse(L, u, live, back, qty, hold)
   if refusal then return refusal end
+  if back then give_back(L, u, live, tail) end
   local deadline, _, ending = term(L, hold)
   local seq = next_seq(L)
   record = 'h' .. match(record, '^%l(\t[^\t]*\t[^\t]*\t%d+\t)') .. seq .. ending
@@ -151,7 +166,7 @@ local function answer_one(L, i, held)
   u.held, u.live = u.held + qty, attempt
   put_record(L, attempt, record)
   put_record(L, A[at + n + i], fmt('%d\t%d\t%s', u.held, u.bought, attempt))
-  emit(attempt .. '\t' .. record .. tail_of(L, i))
+  emit(attempt .. '\t' .. record .. tail)
   local same = held[deadline] or {}
   held[deadline], same[#same + 1] = same, attempt
   return fmt('+\t%d\t%s', left(L, u), seq) .. ending

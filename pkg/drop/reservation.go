@@ -50,6 +50,8 @@ type ReserveRequest struct {
 	Qty   int64
 	Hold  time.Duration
 	Actor string
+	// Replace gives the user's live hold of the lot back and takes this one, both or neither. Without one it is a hold like any.
+	Replace bool
 }
 
 // Check validates every field.

@@ -123,17 +123,26 @@ func (b *book) reserve(q drop.ReserveRequest, now int64) verdict {
 		hold = b.def.Hold
 	}
 	u := b.user(q.User)
+	var back int64
+	if q.Replace && u.live != "" {
+		back = b.records[u.live].qty
+	}
 	switch {
 	case b.closed(now) != "":
 		return b.refuse(b.closed(now), q.User)
-	case u.live != "":
+	case u.live != "" && !q.Replace:
 		return b.refuse(fault.HoldExists, q.User)
-	case b.def.Limit > 0 && q.Qty > b.left(q.User):
+	case b.def.Limit > 0 && u.held+u.bought-back+q.Qty > b.def.Limit:
 		return b.refuse(fault.CustomerLimit, q.User)
 	case hold > b.def.MaxHold:
 		return b.refuse(fault.Invalid, q.User)
-	case q.Qty > b.Available:
+	case q.Qty > b.Available+back:
 		return b.refuse(fault.SoldOut, q.User)
+	}
+	var events []drop.Event
+	if u.live != "" {
+		old := drop.SettleRequest{ID: drop.ReservationID{Attempt: u.live}, Actor: q.Actor, Reason: "replaced"}
+		events = b.release(old, b.records[u.live], now).events
 	}
 	n := b.next()
 	r := &entry{state: drop.Held, user: q.User, asked: asked, qty: q.Qty, n: n, last: n, deadline: now + hold.Milliseconds(), created: now}
@@ -142,7 +151,7 @@ func (b *book) reserve(q drop.ReserveRequest, now int64) verdict {
 	u.held, u.live = u.held+q.Qty, attempt
 	e := b.event(drop.KindHeld, attempt, r, q.Qty, drop.SettleRequest{Actor: q.Actor})
 	e.Asked, e.Key, e.Deadline = asked, q.Key, time.UnixMilli(r.deadline).UTC()
-	return verdict{attempt: attempt, remaining: b.left(q.User), events: []drop.Event{e}}
+	return verdict{attempt: attempt, remaining: b.left(q.User), events: append(events, e)}
 }
 
 // closed says why the lot takes no hold.

@@ -212,7 +212,8 @@ func (m *machine) lot(rt *rapid.T) drop.LotID { return rapid.SampledFrom(m.lots)
 
 func (m *machine) reserve(rt *rapid.T) {
 	q := drop.ReserveRequest{Lot: m.lot(rt), User: rapid.SampledFrom([]string{"ann", "bob", "zoë b"}).Draw(rt, "user"), Key: rapid.SampledFrom([]string{"k1", "k2", "k3"}).Draw(rt, "key"),
-		Qty: rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(rt, "qty"), Hold: rapid.SampledFrom([]time.Duration{0, 0, time.Second, 8 * time.Second, 11 * time.Second}).Draw(rt, "hold"), Actor: "shop"}
+		Qty: rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(rt, "qty"), Hold: rapid.SampledFrom([]time.Duration{0, 0, time.Second, 8 * time.Second, 11 * time.Second}).Draw(rt, "hold"), Actor: "shop",
+		Replace: rapid.IntRange(0, 3).Draw(rt, "replace") == 0}
 	m.quiet(rt)
 	out, err := m.s.Reserve(context.Background(), q)
 	b := m.books[q.Lot]
@@ -239,6 +240,7 @@ func (m *machine) crowd(rt *rapid.T) {
 		}
 		qs[i].Qty = rapid.SampledFrom([]int64{1, 1, 1, 2}).Draw(rt, "qty")
 		qs[i].Hold = rapid.SampledFrom([]time.Duration{0, 0, 0, time.Second, 11 * time.Second}).Draw(rt, "hold")
+		qs[i].Replace = rapid.IntRange(0, 3).Draw(rt, "replace") == 0
 	}
 	m.quiet(rt)
 	outs, errs := together(rt, m.s, qs)
@@ -248,6 +250,8 @@ func (m *machine) crowd(rt *rapid.T) {
 	b, now := m.books[lot], outs[0].Now
 	m.forget(rt, now.UnixMilli())
 	verdicts := make(map[int]verdict, len(qs))
+	scarcest, swapped := b.Available, false
+	var promised []drop.Event // what must follow the last event: who replaces a hold releases the old one first
 	for _, e := range m.newEvents(rt) {
 		if !e.Time.Equal(now) || e.Lot != lot {
 			rt.Fatalf("event %q of %s is of %v, the call about %s of %v", e.Line(), e.Lot, e.Time, lot, now)
@@ -257,23 +261,36 @@ func (m *machine) crowd(rt *rapid.T) {
 			must(rt, b.expire(e, now.UnixMilli()))
 			continue
 		}
-		i := slices.IndexFunc(qs, func(q drop.ReserveRequest) bool { return drop.AttemptOf(lot, q.User, q.Key) == e.Reservation.Attempt })
-		if i < 0 {
-			rt.Fatalf("event %q belongs to no request", e.Line())
+		scarcest = min(scarcest, b.Available)
+		swapped = swapped || e.Kind == drop.KindReleased
+		if len(promised) == 0 {
+			i := slices.IndexFunc(qs, func(q drop.ReserveRequest) bool { return q.User == e.User })
+			if i < 0 {
+				rt.Fatalf("event %q belongs to no request", e.Line())
+			}
+			verdicts[i] = b.reserve(qs[i], now.UnixMilli())
+			if promised = verdicts[i].events; len(promised) == 0 {
+				rt.Fatalf("event %q, the book says %+v", e.Line(), verdicts[i])
+			}
 		}
-		v := b.reserve(qs[i], now.UnixMilli())
-		if len(v.events) != 1 {
-			rt.Fatalf("event %q, the book says %+v", e.Line(), v)
-		}
-		want := v.events[0]
+		want := promised[0]
+		promised = promised[1:]
 		want.Lot, want.Epoch, want.Installation, want.Time = lot, 1, installation, now
 		if e.Digest() != want.Digest() {
 			rt.Fatalf("event %q, the book has %q", e.Line(), want.Line())
 		}
-		verdicts[i] = v
+	}
+	if len(promised) > 0 {
+		rt.Fatalf("the event %q is missing", promised[0].Line())
 	}
 	for i, q := range qs {
 		v, held := verdicts[i]
+		if fault.Is(errs[i], fault.SoldOut) && swapped { // who was refused may have come before a hold was replaced by a smaller one
+			if b.records[drop.AttemptOf(lot, q.User, q.Key)] != nil || q.Qty <= min(scarcest, b.Available) {
+				rt.Fatalf("%+v was sold out with at least %d units left", q, scarcest)
+			}
+			continue
+		}
 		if !held {
 			if v = b.reserve(q, now.UnixMilli()); len(v.events) > 0 {
 				rt.Fatalf("%+v was answered %+v, %v; the book holds it", q, outs[i], errs[i])

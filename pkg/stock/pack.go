@@ -60,7 +60,7 @@ func (s *Stock) packReserves(g *group) string {
 		rs := g.byLot[lot]
 		qty, hold := rs[0].reserve.Qty, rs[0].reserve.Hold.Milliseconds()
 		for _, r := range rs {
-			if r.reserve.Qty != qty || r.reserve.Hold.Milliseconds() != hold {
+			if r.reserve.Replace || r.reserve.Qty != qty || r.reserve.Hold.Milliseconds() != hold {
 				qty, hold = -1, -1
 				break
 			}
@@ -121,6 +121,13 @@ func (p *packer) reserves(rs []*request, batch string, differ bool) {
 	}
 	for _, r := range rs {
 		p.number(r.reserve.Hold.Milliseconds())
+	}
+	for _, r := range rs {
+		if r.reserve.Replace {
+			p.number(1)
+		} else {
+			p.number(0)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package stock
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -434,6 +435,102 @@ func TestLostRepliesAndForgottenScriptsActOnce(t *testing.T) {
 	if kinds[drop.KindHeld] != buyers*each || kinds[drop.KindConfirmed] != int(confirmed) {
 		t.Errorf("events: %v", kinds)
 	}
+}
+
+// TestReplacingSwapsOneHoldForAnother: one buyer changes his mind 200 times at once while others come and go. He has one live
+// hold at every moment, and nobody's units are lost with it.
+func TestReplacingSwapsOneHoldForAnother(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	const times = 200
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 3 + times, Limit: 3})
+	first := reserve(t, s, lot, "ann", "first", 1)
+	inParallel(2*times, func(i int) {
+		q := drop.ReserveRequest{Lot: lot, User: "ann", Key: fmt.Sprintf("key-%d", i), Qty: int64(1 + i%3), Replace: true, Actor: "shop"}
+		if i >= times {
+			q = drop.ReserveRequest{Lot: lot, User: fmt.Sprintf("user-%d", i), Key: "k", Qty: 1, Replace: i%2 == 0}
+		}
+		out, err := s.Reserve(t.Context(), q)
+		if err != nil || out.Reservation.Qty != q.Qty || out.Remaining != 3-q.Qty {
+			t.Errorf("%+v: %+v, %v", q, out, err)
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	ann := make(map[drop.ReservationID]int64) // units of her holds
+	for _, e := range wantHistory(t, s, rdb, lot) {
+		switch {
+		case e.User != "ann":
+		case e.Kind == drop.KindHeld:
+			ann[e.Reservation] = e.Qty
+		case e.Kind == drop.KindReleased && ann[e.Reservation] == e.Qty && e.Rest == 0 && e.Reason == "replaced":
+			delete(ann, e.Reservation)
+		}
+		if len(ann) > 1 {
+			t.Fatalf("two live holds after event %d: %v", e.Seq, ann)
+		}
+	}
+	if len(ann) != 1 {
+		t.Fatalf("live holds: %v", ann)
+	}
+	_, err := s.Settle(t.Context(), drop.SettleRequest{ID: first.Reservation.ID, Action: drop.ActConfirm})
+	wantCode(t, err, fault.AlreadyReleased)
+	for id, qty := range ann {
+		wantTotals(t, s, lot, 3-qty, times+qty, 0)
+		settle(t, s, drop.SettleRequest{ID: id, Action: drop.ActConfirm})
+	}
+}
+
+// TestReplacingIsBothOrNeither: the units of the old hold count for the new one, a refusal leaves the old one, a repeated
+// request is answered as before, and without a live hold it is a hold like any.
+func TestReplacingIsBothOrNeither(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 4, Limit: 3, MaxHold: time.Hour})
+	replace := func(key string, qty int64, hold time.Duration) (drop.Outcome, error) {
+		return s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "ann", Key: key, Qty: qty, Hold: hold, Replace: true})
+	}
+	want := func(out drop.Outcome, err error, qty int64, replayed bool) drop.ReservationID {
+		t.Helper()
+		if err != nil || out.Reservation.State != drop.Held || out.Reservation.Qty != qty || out.Replayed != replayed || out.Remaining != 3-qty {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		return out.Reservation.ID
+	}
+	out, err := replace("one", 2, 0)
+	one := want(out, err, 2, false)
+	reserve(t, s, lot, "bob", "k", 1)
+	out, err = replace("two", 3, 0)
+	two := want(out, err, 3, false)
+	out, err = replace("two", 3, 0)
+	if want(out, err, 3, true) != two {
+		t.Fatal("another reservation")
+	}
+	if out, err = replace("one", 2, 0); err != nil || out.Reservation.State != drop.Released || out.Reservation.ID != one {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	before := contents(t, rdb)
+	for code, refused := range map[fault.Code]func() (drop.Outcome, error){
+		fault.CustomerLimit: func() (drop.Outcome, error) { return replace("x", 4, 0) },
+		fault.Invalid:       func() (drop.Outcome, error) { return replace("x", 1, 2*time.Hour) },
+		fault.KeyReused:     func() (drop.Outcome, error) { return replace("one", 1, 0) },
+	} {
+		_, err := refused()
+		wantCode(t, err, code)
+	}
+	if !maps.Equal(before, contents(t, rdb)) {
+		t.Fatal("a refusal changed something")
+	}
+	if _, _, err := s.Change(t.Context(), drop.ChangeRequest{Lot: lot, Limit: ptr(int64(9))}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = replace("x", 4, 0)
+	wantCode(t, err, fault.SoldOut)
+	wantTotals(t, s, lot, 0, 4, 0)
+	if _, err = replace("less", 1, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantTotals(t, s, lot, 2, 2, 0)
+	wantHistory(t, s, rdb, lot)
 }
 
 func TestTheLimitHoldsAcrossParallelCalls(t *testing.T) {

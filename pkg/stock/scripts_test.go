@@ -142,7 +142,14 @@ type scriptCall struct {
 
 // reserveArgs are the values of one request as the engine packs them, numbers as text.
 func reserveArgs(lot drop.LotID, user, qty string) []string {
-	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", qty + "\t0\t" + drop.AttemptOf(lot, user, "new"), "\tnew\tshop\t0\n", qty, "0"}
+	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", qty + "\t0\t" + drop.AttemptOf(lot, user, "new"), "\tnew\tshop\t0\n", qty, "0", "0"}
+}
+
+// replaceArgs are the same request, for the place of the user's live hold.
+func replaceArgs(lot drop.LotID, user, qty string) []string {
+	args := reserveArgs(lot, user, qty)
+	args[12] = "1"
+	return args
 }
 
 // alikeArgs are the same request, with what all requests of the lot ask for said once.
@@ -205,6 +212,9 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 		{"reserve a batch beyond the stock", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus", "ann", "hal", "ida")...), []int{3, 5}},
 		{"reserve with take-back", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 3, 4, 5, 12, 13}},
 		{"reserve of a due user", "reserve", one, reserves(reserveArgs(sceneLot, "ann", "1")...), nil},
+		{"reserve in place of a hold", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "2")...), []int{0, 1, 3, 4, 5, 12, 13, 14}},
+		{"reserve in place of a due hold", "reserve", one, reserves(replaceArgs(sceneLot, "ann", "2")...), []int{0, 1, 14}},
+		{"reserve in place of a hold, beyond the stock", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "5")...), []int{0, 1, 14}},
 		{"reserve in two lots", "reserve", both, reserves(append(reserveArgs(sceneLot, "gus", "2"), reserveArgs(otherLot, "gus", "2")...)...), nil},
 		{"confirm", "settle", one, settleArgs("bob", "c", "0", "pay", ""), []int{0, 1, 3, 5, 7}},
 		{"confirm a due hold", "settle", one, settleArgs("ann", "c", "0", "pay", "refuse"), nil},
@@ -326,7 +336,7 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 					args := slices.Clone(call.args)
 					args[at] = number
 					if call.script == "reserve" && (at == 12 || at == 4 && number != "-1") {
-						args[9] = "h\tgus\t" + number + "/0\t" + number + "\t"
+						args[9] = "h\t" + args[8][1:] + "\t" + number + "/0\t" + number + "\t"
 						args[10] = number + "\t0\t" + args[7]
 					}
 					sc.wantWhole(t, fmt.Sprintf("%s, argument %d is %q", call.name, at, number), call, append(sc.door[:], args...))
