@@ -69,6 +69,10 @@ const (
 	Conflict         Code = "conflict"
 	NeedsConfirm     Code = "needs_confirmation"
 
+	Unauthorized Code = "unauthorized"
+	Forbidden    Code = "forbidden"
+	RateLimited  Code = "rate_limited"
+
 	Unavailable    Code = "unavailable"
 	Overloaded     Code = "overloaded"
 	Backpressure   Code = "backpressure"
@@ -186,6 +190,10 @@ var table = []Entry{
 	{KeyReused, "error", ExitRefused, 422, "Key reused", "the idempotency key named another request before (other quantity or hold time)", noRisk, "use a new key for a new attempt"},
 	{Conflict, "error", ExitRefused, 409, "Conflict", "the thing is not in the state the call expected", noRisk, "look at it again and repeat with what is there now"},
 	{NeedsConfirm, "error", ExitUsage, 0, "Confirmation needed", "the command destroys or stops something and nobody could be asked", noRisk, "repeat it with --yes"},
+
+	{Unauthorized, "error", ExitRefused, 401, "Not authorized", "the API key is absent, malformed, unknown, expired or revoked", "a shop that calls with this key sells nothing", "see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope reserve,settle"},
+	{Forbidden, "error", ExitRefused, 403, "Not allowed", "the API key does not have the scope that the call needs", noRisk, "use a key with the scope that is named, or make one: dropctl key create --tenant TENANT --scope SCOPE"},
+	{RateLimited, "error", ExitUnavailable, 429, "Too many requests", "the key, the user or the address has used up what it may ask for in this time", "none if repeated with the same key; some buyers have to wait a little", "wait as long as Retry-After says; the limits are --limit-key, --limit-user and --limit-address of the server"},
 
 	{Unavailable, "error", ExitUnavailable, 503, "Unavailable", "a server could not be reached or did not answer in time", "buyers cannot reserve until it is back; nothing is oversold", "check the servers: dropctl status"},
 	{Overloaded, "error", ExitUnavailable, 503, "Overloaded", "more calls are waiting than can be answered in time", "some buyers have to try again", "retry after a moment"},
