@@ -19,6 +19,12 @@ type Config struct {
 	ServerURL            Secret        `mapstructure:"server"`
 	APIKeyFile           string        `mapstructure:"api-key-file"`
 	Listen               string        `mapstructure:"listen"`
+	TLSCertFile          string        `mapstructure:"tls-cert-file"`
+	TLSKeyFile           string        `mapstructure:"tls-key-file"`
+	DrainLimit           time.Duration `mapstructure:"drain-limit"`
+	LedgerWait           time.Duration `mapstructure:"ledger-wait"`
+	Queue                int           `mapstructure:"queue"`
+	MaxStreams           int           `mapstructure:"max-streams"`
 	Timeout              time.Duration `mapstructure:"timeout"`
 	Actor                string        `mapstructure:"actor"`
 	Shards               int           `mapstructure:"shards"`
@@ -127,6 +133,12 @@ func Settings() []Setting {
 		{Name: "api-key-file", Group: API, Usage: "file holding the API key"},
 
 		{Name: "listen", Group: Serving, Default: "127.0.0.1:8080", Usage: "address the HTTP API listens on"},
+		{Name: "tls-cert-file", Group: Serving, Usage: "PEM certificate to serve HTTPS with; a new one is taken up by itself"},
+		{Name: "tls-key-file", Group: Serving, Usage: "PEM private key of the certificate"},
+		{Name: "drain-limit", Group: Serving, kind: duration, Default: "25s", min: int64(time.Millisecond), Usage: "how long requests may take to end once the server stops"},
+		{Name: "ledger-wait", Group: Serving, kind: duration, Default: "2s", min: int64(time.Millisecond), Usage: "how long a confirm waits for the ledger's word"},
+		{Name: "queue", Group: Serving, kind: count, Default: "4096", min: 1, max: 1_000_000, Usage: "requests within the engine at once; more are refused at once"},
+		{Name: "max-streams", Group: Serving, kind: count, Default: "1000", min: 1, max: 1_000_000, Usage: "open streams of availability"},
 		{Name: "shards", Group: First, kind: count, Default: "16", min: 1, max: 16384, Usage: "shards in Redis, fixed at the first migration"},
 		{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
 		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
