@@ -104,6 +104,7 @@ func TestAKilledCommandIsRepeatedSafely(t *testing.T) {
 // TestOneSignalEndsWhatWouldNotEnd: cron and systemd send one TERM, also to a command that waits for a pipe nobody
 // writes to, or for a jq expression that finds no end.
 func TestOneSignalEndsWhatWouldNotEnd(t *testing.T) {
+	testkit.Long(t)
 	pipe := filepath.Join(t.TempDir(), "pipe.csv")
 	if err := exec.Command("mkfifo", pipe).Run(); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 // TestAKilledRepairIsAccountedForAndRepeated kills reconcile --repair after it has written down what it will repair and
 // before Redis has done it: the history shows a repair that did not end, nothing is changed, and the next run repairs.
 func TestAKilledRepairIsAccountedForAndRepeated(t *testing.T) {
+	testkit.Long(t)
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	run := func(args ...string) *exec.Cmd {
 		cmd := as("dropctl", args...)

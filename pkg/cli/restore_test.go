@@ -60,6 +60,7 @@ func TestManyLotsAreRestored(t *testing.T) {
 
 // TestAnArchiveThatBrokeOffIsFinished ends the process before and after the lot is out of Redis.
 func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
+	testkit.Long(t)
 	redis, db, env := emptyShop(t, 4)
 	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
 	if err != nil {
@@ -98,6 +99,7 @@ func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
 
 // TestAnArchivedLotThatCameBackIsPutAwayAgain: a Redis with older data has the lot as it was when it sold.
 func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
+	testkit.Long(t)
 	redis, _, env := emptyShop(t, 4)
 	expect := func(exit int, text string, args ...string) {
 		t.Helper()
@@ -135,6 +137,7 @@ func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
 // TestAShardThatLostOnlyItsDoorIsRestored: as after an eviction, its lots are all there, and nobody can tell whether they
 // are what they were.
 func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
+	testkit.Long(t)
 	redis, _, env := emptyShop(t, 1)
 	expect := func(exit int, text string, args ...string) {
 		t.Helper()
@@ -170,6 +173,7 @@ func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
 
 // TestAnotherShopsRedisIsLeftAlone: to archive a lot because another shop's Redis does not have it would leave it on sale.
 func TestAnotherShopsRedisIsLeftAlone(t *testing.T) {
+	testkit.Long(t)
 	ours, theirs := testkit.Redis(t), testkit.Redis(t)
 	shops := map[string]map[string]string{}
 	for name, redis := range map[string]*lab.Redis{"ours": ours, "theirs": theirs} {

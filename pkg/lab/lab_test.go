@@ -19,6 +19,14 @@ import (
 // childVariable makes the test binary start a lab, tell what it started and wait to be killed.
 const childVariable = "DROPCTL_LAB_TEST_CHILD"
 
+// long marks a test that takes several seconds, as testkit.Long does for those who may use it.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes several seconds; make test runs it")
+	}
+}
+
 type childReport struct {
 	PIDs []int
 	Dirs []string

@@ -71,6 +71,7 @@ func TestPostgresRoles(t *testing.T) {
 }
 
 func TestPostgresDatabases(t *testing.T) {
+	long(t)
 	t.Parallel()
 	p := startTestPostgres(t, PostgresOptions{NoFsync: true})
 	if err := p.CreateDatabase(t.Context(), "second"); err != nil {
@@ -98,6 +99,7 @@ func TestPostgresDatabases(t *testing.T) {
 }
 
 func TestPostgresKeepsDataAndAddress(t *testing.T) {
+	long(t)
 	t.Parallel()
 	p := startTestPostgres(t, PostgresOptions{NoFsync: true})
 	address := p.URL(Owner, Database)
@@ -143,6 +145,7 @@ func TestPostgresKeepsDataAndAddress(t *testing.T) {
 }
 
 func TestPostgresStartFailureQuotesTheLog(t *testing.T) {
+	long(t)
 	t.Parallel()
 	_, err := StartPostgres(t.Context(), PostgresOptions{NoFsync: true, Settings: map[string]string{"no_such_setting": "1"}})
 	if !fault.Is(err, fault.Unavailable) {
@@ -152,6 +155,7 @@ func TestPostgresStartFailureQuotesTheLog(t *testing.T) {
 }
 
 func TestPostgresPasswordsAreNotInTheProcessList(t *testing.T) {
+	long(t)
 	t.Parallel()
 	p := startTestPostgres(t, PostgresOptions{NoFsync: true})
 	for _, password := range p.passwords {

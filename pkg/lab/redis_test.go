@@ -197,6 +197,7 @@ func TestRedisPasswordIsNotInTheProcessList(t *testing.T) {
 }
 
 func TestClusterServesAllSlots(t *testing.T) {
+	long(t)
 	t.Parallel()
 	c, err := StartCluster(t.Context(), 3, 0, RedisOptions{})
 	if err != nil {

@@ -102,6 +102,7 @@ func twins(t testing.TB) (a, b *Ledger, dbA, dbB testkit.Database) {
 // However events arrive (in any order, repeated, in batches, by two workers at once), the end is that of
 // applying them in order, and nobody waits in a circle.
 func TestAnyArrivalEndsAsInOrder(t *testing.T) {
+	testkit.Long(t)
 	inOrder, shuffled, dbA, dbB := twins(t)
 	poolA, poolB := openPool(t, dbA.URL(lab.Owner)), openPool(t, dbB.URL(lab.Owner))
 	rapid.Check(t, func(rt *rapid.T) {
@@ -224,6 +225,7 @@ func permute(order []int, fn func([]int)) {
 
 // The connection is cut again and again while events are applied; repeating the call applies each exactly once.
 func TestACutConnectionAppliesNothingTwice(t *testing.T) {
+	testkit.Long(t)
 	l, db := newLedger(t)
 	superuser := openPool(t, db.URL(lab.Superuser))
 	lot := newLot()

@@ -212,6 +212,7 @@ func TestWhatRedisHasAndTheLedgerDoesNotKnowIsDrift(t *testing.T) {
 
 // An archive that broke off is finished, and never undone by what reconcile says to run next.
 func TestAnArchiveIsFinishedAndNotUndone(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10, Status: drop.Closed})
 	s.drain(t)
@@ -266,6 +267,7 @@ func TestFrozenStoppedAndForgottenLots(t *testing.T) {
 }
 
 func TestLagIsWaitedForAndBecomesAFindingWithAge(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})
 	s.sell(t, "truffle", 0, 8)
@@ -288,6 +290,7 @@ func TestLagIsWaitedForAndBecomesAFindingWithAge(t *testing.T) {
 }
 
 func TestOneRunAtATimeAndEachIsRecorded(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})
 	l := wire.ReconcileLedger(s.ledger)
@@ -442,6 +445,7 @@ func TestAThousandQuietLotsAreOneReport(t *testing.T) {
 // TestAnotherInstallationsRedisIsNotCompared: with the wrong database there is nothing to say about a lot, neither that
 // it is well nor that Redis lost it.
 func TestAnotherInstallationsRedisIsNotCompared(t *testing.T) {
+	testkit.Long(t)
 	ours, theirs := newShop(t), newShop(t)
 	for _, s := range []*shop{ours, theirs} {
 		s.load(t, drop.Definition{Lot: "truffle", Stock: 3})

@@ -54,6 +54,7 @@ func TestLevels(t *testing.T) {
 // TestNoAnswerTellsOfAHoldThatOnlyThePrimaryHas cuts the replica off. What a call wrote stays written, but neither its
 // own answer nor that of any other connection relies on it, until the replica has it.
 func TestNoAnswerTellsOfAHoldThatOnlyThePrimaryHas(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	primary, replicas := testkit.Replicated(t, 1)
 	replica := replicas[0]
@@ -165,6 +166,7 @@ func TestOneWaitForABatch(t *testing.T) {
 // TestAReplayIsFenced looks for the write that lets a wait cover what other connections wrote. Redis 7.0 needs none, but
 // promises no more than that a wait covers the writes of its own connection.
 func TestAReplayIsFenced(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	primary, _ := testkit.Replicated(t, 1)
 	s := openStock(t, primary.URL(), durable("replicas=1"))
@@ -210,6 +212,7 @@ func TestRecoveryWaitsForNobody(t *testing.T) {
 
 // TestAWaitThatIsRefusedProvesNothing forbids the wait.
 func TestAWaitThatIsRefusedProvesNothing(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	primary, _ := testkit.Replicated(t, 1)
 	lot := newLot(t, openStock(t, primary.URL()), drop.Definition{Lot: "truffle", Stock: 3})
@@ -224,6 +227,7 @@ func TestAWaitThatIsRefusedProvesNothing(t *testing.T) {
 
 // TestUnitsComeBackWhileMemoryIsFull needs a fence that is written even then.
 func TestUnitsComeBackWhileMemoryIsFull(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	primary, _ := testkit.Replicated(t, 1)
 	s := openStock(t, primary.URL(), durable("replicas=1"))
@@ -239,6 +243,7 @@ func TestUnitsComeBackWhileMemoryIsFull(t *testing.T) {
 
 // TestDiskIsRefusedWhereItCannotBeHad changes a server's configuration under the engine.
 func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	r := testkit.Redis(t, lab.RedisOptions{Fsync: "always"})
 	s := openStock(t, r.URL(), durable("disk"))

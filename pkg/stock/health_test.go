@@ -69,6 +69,7 @@ func TestHealthSaysWhatItMayNotAsk(t *testing.T) {
 }
 
 func TestHealthOfAClusterGoesOnWithoutOneServer(t *testing.T) {
+	testkit.Long(t)
 	c := testkit.Cluster(t, 3)
 	s := openStock(t, clusterURL(t, c))
 	for i := range 40 {

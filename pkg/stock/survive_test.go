@@ -25,7 +25,8 @@ type survival struct{ runs, acknowledged, lost int }
 // TestAcknowledgedHoldsSurviveAPowerFailure cuts sell-outs at random moments: the primary ends, and all that was not
 // synced to its disk is gone. With replicas=1 its replica takes over, else it starts again with what is left.
 func TestAcknowledgedHoldsSurviveAPowerFailure(t *testing.T) {
-	runs := rounds(4, 1)
+	testkit.Long(t)
+	runs := 4
 	if *surviveRuns > 0 {
 		runs = *surviveRuns
 	}

@@ -58,6 +58,7 @@ func TestSteppedClocks(t *testing.T) {
 }
 
 func TestPowerLossTakesTheUnsyncedTail(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	r := Redis(t, lab.RedisOptions{Fsync: "everysec", Under: Faulty(t)})
 	do(t, r, "SET", "bottles", "1")

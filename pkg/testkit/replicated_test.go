@@ -13,6 +13,7 @@ import (
 )
 
 func TestAStaleReplicaLacksWhatCameAfterTheCut(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	primary, replicas := Replicated(t, 2)
 	stale, fresh := replicas[0], replicas[1]
@@ -88,6 +89,7 @@ func TestAReplicaCatchesUpAfterHealing(t *testing.T) {
 }
 
 func TestNoWriteSlipsThroughBetweenCopyAndCut(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	primary, replicas := Replicated(t, 1)
 	c := client(t, primary.URL())

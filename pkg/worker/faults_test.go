@@ -246,6 +246,7 @@ func (l *panicky) FoldWaiting(ctx context.Context) (int, error) {
 }
 
 func TestAPanicInOnePartStopsNoOther(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)

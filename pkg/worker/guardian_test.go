@@ -127,6 +127,7 @@ func TestALotThatNeedsSomebodyStaysShutAlone(t *testing.T) {
 }
 
 func TestALotThatTheLedgerStopsIsFrozenWhileItsShardSells(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "drop:truffle", 40)

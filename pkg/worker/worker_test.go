@@ -81,6 +81,7 @@ func TestWhatIsNoEventIsParkedAndReported(t *testing.T) {
 }
 
 func TestAnotherInstallationsDatabaseGetsNothing(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 10)
@@ -151,6 +152,7 @@ func TestAKilledWorkersEntriesAreTakenOver(t *testing.T) {
 }
 
 func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 2000)
@@ -196,6 +198,7 @@ func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
 
 // Workers come and go; what they leave behind in Redis must not add up, and entries in hand must not go with them.
 func TestWorkersLeaveNoReadersBehind(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
@@ -314,6 +317,7 @@ func TestExpiredHoldsComeBackPromptly(t *testing.T) {
 }
 
 func TestUntilIdleGivesUpOnASilentStore(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 10)

@@ -363,6 +363,7 @@ func (c crashingStock) Load(ctx context.Context, r seed.LoadRequest) error {
 
 // TestSeedManyLotsQuickly also runs two seeds of the same file at once: one creates, the other finds.
 func TestSeedManyLotsQuickly(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	n := 1000
 	if testing.Short() {
