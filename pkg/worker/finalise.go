@@ -55,9 +55,12 @@ func (w *Worker) book(ctx context.Context, claimed []drop.Pending) error {
 	for {
 		again := w.answering()
 		// The payment gateway comes in here, outside of any transaction: payment `none` has nothing to ask.
+		start := time.Now()
 		n, err := w.ledger.FinishPending(context.WithoutCancel(ctx), w.me.Name, claimed)
 		if err == nil {
 			w.done.booked.Add(int64(n))
+			w.metrics.Finalised.Add(float64(n))
+			w.metrics.FinaliseSeconds.Observe(time.Since(start).Seconds())
 			return nil
 		}
 		if fatal(err) || time.Now().After(leased) {

@@ -104,6 +104,7 @@ func (w *Worker) sayFinding(f recovery.Finding) {
 		log.Info("lots equal the ledger again and sell")
 	case recovery.Reopened:
 		w.done.reopened.Add(1)
+		w.metrics.Reopened.Inc()
 		log.Info("a shard sells again under new epochs", "equal", f.Equal)
 	case recovery.Left:
 		log.Warn("a shard was frozen by an operator", "next", f.Next())

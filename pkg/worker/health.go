@@ -10,14 +10,16 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
 // health logs a trouble when it begins and when it is over, not at every attempt. Loops of the same part
 // (relay/0, relay/1, …) share one trouble. Safe for concurrent use.
 type health struct {
-	log  *slog.Logger
-	mu   sync.Mutex
-	down map[string]*trouble // by part
+	log     *slog.Logger
+	metrics *telemetry.Worker
+	mu      sync.Mutex
+	down    map[string]*trouble // by part
 }
 
 type trouble struct {
@@ -26,12 +28,13 @@ type trouble struct {
 	loops map[string]bool // that fail
 }
 
-func newHealth(log *slog.Logger) *health {
-	return &health{log: log, down: map[string]*trouble{}}
+func newHealth(log *slog.Logger, metrics *telemetry.Worker) *health {
+	return &health{log: log, metrics: metrics, down: map[string]*trouble{}}
 }
 
 func (h *health) failed(loop string, err error) {
 	part, _, _ := strings.Cut(loop, "/")
+	h.metrics.Failures.WithLabelValues(part).Inc()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.down[part] == nil {
@@ -53,8 +56,19 @@ func (h *health) fine(loop string) {
 	delete(t.loops, loop)
 	if len(t.loops) == 0 {
 		delete(h.down, part)
+		h.metrics.Reconnects.WithLabelValues(part).Inc()
 		h.log.Info("works again", "part", part, "after", time.Since(t.since).Round(time.Millisecond))
 	}
+}
+
+// trouble returns the last error of a part that is in trouble, or nil.
+func (h *health) trouble(part Part) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.down[string(part)]; t != nil {
+		return t.last
+	}
+	return nil
 }
 
 // lasting returns the error of a part that has been in trouble for longer than d, or nil.

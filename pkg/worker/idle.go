@@ -68,7 +68,7 @@ func (w *Worker) guardianDone() bool {
 func (w *Worker) swept(ctx context.Context) (bool, error) {
 	for shard := range w.opt.Shards {
 		did, err := w.stock.Sweep(ctx, shard, sweepLimit)
-		w.done.expired.Add(int64(did.Expired))
+		w.expired(did.Expired)
 		if shut(err) {
 			continue
 		}

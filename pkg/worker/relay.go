@@ -152,7 +152,9 @@ func (w *Worker) tokens(ctx context.Context, want int) (int, error) {
 		if err != nil || granted > 0 {
 			return granted, err
 		}
+		start := time.Now()
 		sleep(ctx, max(wait, tokenPause), nil)
+		w.metrics.TokensWaited.Add(time.Since(start).Seconds())
 	}
 	return 0, nil
 }
@@ -217,6 +219,7 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 		return 0, 0, err
 	}
 	r.done.entries.Add(int64(len(ids)))
+	r.metrics.Entries.Add(float64(len(ids)))
 	return len(ids), len(events), nil
 }
 
@@ -226,8 +229,11 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer cancel()
+	start := time.Now()
 	did, err := w.ledger.Apply(ctx, events, poison)
 	if err == nil {
+		w.metrics.ApplySeconds.Observe(time.Since(start).Seconds())
+		w.metrics.ApplyEvents.Observe(float64(len(events) + len(poison)))
 		w.applied(did)
 	}
 	return did, err
@@ -238,6 +244,9 @@ func (w *Worker) applied(did drop.Applied) {
 	w.done.events.Add(int64(did.Folded))
 	w.done.duplicates.Add(int64(did.Duplicates))
 	w.done.parked.Add(int64(did.Dead))
+	w.metrics.Events.WithLabelValues("folded").Add(float64(did.Folded))
+	w.metrics.Events.WithLabelValues("duplicate").Add(float64(did.Duplicates))
+	w.metrics.Events.WithLabelValues("dead").Add(float64(did.Dead))
 	if did.Dead > 0 {
 		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl status")
 	}

@@ -52,7 +52,7 @@ func (s *sweeper) sweepOnce(ctx context.Context, shard int) (time.Duration, erro
 	case err != nil:
 		return 0, err
 	}
-	s.done.expired.Add(int64(did.Expired))
+	s.expired(did.Expired)
 	switch {
 	case did.More && did.Expired > 0:
 		return 0, nil
@@ -62,6 +62,12 @@ func (s *sweeper) sweepOnce(ctx context.Context, shard int) (time.Duration, erro
 		return min(max(did.Next, sweepSoon), sweepEvery), nil
 	}
 	return sweepEvery, nil
+}
+
+// expired counts holds taken back.
+func (w *Worker) expired(n int) {
+	w.done.expired.Add(int64(n))
+	w.metrics.Expired.Add(float64(n))
 }
 
 // listen passes the hints of Redis on to the shards' loops.

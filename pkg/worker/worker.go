@@ -23,6 +23,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
 // Stock is what a worker needs of Redis.
@@ -96,13 +97,14 @@ type Options struct {
 	Shards       int    // P
 	Only         []Part // default: all
 	Rate         float64
-	Keep         time.Duration    // how long entries stay in the outbox after the ledger has them; default 15 min
-	UntilIdle    bool             // stop when nothing is left to do
-	Patience     time.Duration    // with UntilIdle: how long a store may be unreachable; default 30 s
-	Takeover     time.Duration    // how long an entry may stay with a silent worker; default 15 s
-	Version      string           // of the program, shown in the list of workers
-	Rebuild      recovery.Rebuild // how the guardian rebuilds a lot; needed if there is one
-	Log          *slog.Logger     // default: none
+	Keep         time.Duration     // how long entries stay in the outbox after the ledger has them; default 15 min
+	UntilIdle    bool              // stop when nothing is left to do
+	Patience     time.Duration     // with UntilIdle: how long a store may be unreachable; default 30 s
+	Takeover     time.Duration     // how long an entry may stay with a silent worker; default 15 s
+	Version      string            // of the program, shown in the list of workers
+	Rebuild      recovery.Rebuild  // how the guardian rebuilds a lot; needed if there is one
+	Log          *slog.Logger      // default: none
+	Metrics      *telemetry.Worker // default: some that nobody sees
 }
 
 // DefaultRate is how many events a second all workers together write to the ledger.
@@ -126,6 +128,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = telemetry.NewWorker(nil)
 	}
 	return o
 }
@@ -159,6 +164,7 @@ type Worker struct {
 	me     Presence
 
 	done      counters
+	metrics   *telemetry.Worker
 	health    *health
 	confirmed chan struct{} // wakes finalise
 
@@ -178,7 +184,7 @@ func New(stock Stock, ledger Ledger, opt Options) *Worker {
 	log := opt.Log.With("worker", me.Name)
 	return &Worker{
 		stock: stock, ledger: ledger, opt: opt, log: log, me: me,
-		health: newHealth(log), confirmed: make(chan struct{}, 1), resent: map[drop.LotID]sentGap{}, answers: make(chan struct{}),
+		metrics: opt.Metrics, health: newHealth(log, opt.Metrics), confirmed: make(chan struct{}, 1), resent: map[drop.LotID]sentGap{}, answers: make(chan struct{}),
 	}
 }
 
@@ -226,6 +232,9 @@ func (w *Worker) Run(ctx context.Context) (Summary, error) {
 	w.log.Info("worker stopped", "entries", sum.Entries, "events", sum.Events, "booked", sum.Booked, "expired", sum.Expired, "parked", sum.Parked)
 	return sum, err
 }
+
+// Trouble returns why a part does not work at present, or nil; it may be asked at any time.
+func (w *Worker) Trouble(p Part) error { return w.health.trouble(p) }
 
 func (w *Worker) startParts(start func(name string, loop func(context.Context) error)) {
 	start("heartbeat", w.heartbeat)
