@@ -22,6 +22,18 @@ type Reservation struct {
 	Remaining *int64     `json:"remaining" nullable:"true" doc:"units the user may still take of the lot; null: no limit, or not asked" example:"1"`
 	Ledger    string     `json:"ledger,omitempty" enum:"recorded,pending" doc:"of a confirm: whether the ledger has decided" example:"recorded"`
 	LedgerLag *float64   `json:"ledger_lag_seconds,omitempty" doc:"how long the ledger will need, where it has not decided yet" example:"3.5"`
+	Source    string     `json:"source,omitempty" enum:"redis,ledger" doc:"of a single reservation: where it was found; the ledger keeps what Redis has forgotten"`
+	Recorded  *Recorded  `json:"recorded,omitempty" doc:"of a single reservation: what the ledger has of it; absent where it has nothing yet or was not reached"`
+}
+
+// Recorded is a reservation as the ledger has it.
+type Recorded struct {
+	State    string    `json:"state" enum:"held,confirmed,released,expired,refunded" example:"held"`
+	Qty      int64     `json:"qty" example:"2"`
+	Refunded int64     `json:"refunded" example:"0"`
+	Rejected bool      `json:"rejected" doc:"Redis held units that the lot does not have" example:"false"`
+	Seq      int64     `json:"seq" doc:"of the last change that the ledger has" example:"17"`
+	Changed  time.Time `json:"changed" example:"2026-12-01T10:00:00Z"`
 }
 
 // Lot is one lot as Redis has it. Capacity = available + held + sold.
@@ -48,65 +60,65 @@ type Lot struct {
 
 // ReserveBody asks for a hold. Its idempotency key is a header of the request.
 type ReserveBody struct {
-	User    string  `json:"user" minLength:"1" doc:"who holds" example:"ada"`
-	Qty     int64   `json:"qty,omitempty" minimum:"1" default:"1" doc:"units" example:"2"`
-	Hold    float64 `json:"hold_seconds,omitempty" doc:"default: as the lot says" example:"300"`
+	User    string  `json:"user" minLength:"1" maxLength:"128" doc:"who holds" example:"ada"`
+	Qty     int64   `json:"qty,omitempty" minimum:"1" maximum:"1000000000" default:"1" doc:"units" example:"2"`
+	Hold    float64 `json:"hold_seconds,omitempty" minimum:"1" maximum:"2592000" doc:"whole milliseconds; default: as the lot says" example:"300"`
 	Replace bool    `json:"replace,omitempty" doc:"give back the user's live hold of this lot, if there is one, and take this one, both or neither"`
 }
 
 // ConfirmBody turns a hold into a sale.
 type ConfirmBody struct {
-	Qty     int64  `json:"qty,omitempty" doc:"units; default: all of the hold. The rest is given back" example:"2"`
-	Payment string `json:"payment,omitempty" doc:"payment reference" example:"pay-4711"`
+	Qty     int64  `json:"qty,omitempty" minimum:"1" maximum:"1000000000" doc:"units; default: all of the hold. The rest is given back" example:"2"`
+	Payment string `json:"payment,omitempty" maxLength:"128" doc:"payment reference" example:"pay-4711"`
 	Late    string `json:"late,omitempty" enum:"refuse,reclaim" doc:"after the deadline; default: as the lot says"`
 	Ack     string `json:"ack,omitempty" enum:"ledger,stock" default:"ledger" doc:"whose word to wait for"`
-	Reason  string `json:"reason,omitempty" doc:"for the journal"`
+	Reason  string `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // ReleaseBody gives a hold back, or all of it but keep units.
 type ReleaseBody struct {
-	Keep   int64  `json:"keep,omitempty" doc:"units that stay held; 0: none" example:"1"`
-	Reason string `json:"reason,omitempty" doc:"for the journal"`
+	Keep   int64  `json:"keep,omitempty" minimum:"0" maximum:"1000000000" doc:"units that stay held; 0: none" example:"1"`
+	Reason string `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // ExtendBody moves a deadline to max(deadline, now + by), as far as the lot allows.
 type ExtendBody struct {
-	By     float64 `json:"by_seconds" doc:"from now" example:"300"`
-	Reason string  `json:"reason,omitempty" doc:"for the journal"`
+	By     float64 `json:"by_seconds" minimum:"1" maximum:"2592000" doc:"from now, whole milliseconds" example:"300"`
+	Reason string  `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // RefundBody takes a sale back.
 type RefundBody struct {
-	Total     *int64 `json:"total,omitempty" minimum:"1" doc:"units refunded in all afterwards; default: all" example:"1"`
+	Total     *int64 `json:"total,omitempty" minimum:"1" maximum:"1000000000" doc:"units refunded in all afterwards; default: all" example:"1"`
 	NoRestock bool   `json:"no_restock,omitempty" doc:"the units leave the lot instead of being sold again"`
-	Reason    string `json:"reason,omitempty" doc:"for the journal"`
+	Reason    string `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // LotBody defines a lot: PUT creates it, or changes it to this. Stock is the capacity it shall have.
 type LotBody struct {
-	Stock   *int64     `json:"stock,omitempty" doc:"units; needed when the lot is new" example:"100"`
-	Limit   *int64     `json:"limit,omitempty" doc:"units for one user; 0: no limit" example:"2"`
-	Hold    *float64   `json:"hold_seconds,omitempty" example:"300"`
-	MaxHold *float64   `json:"max_hold_seconds,omitempty" example:"1800"`
-	Opens   *time.Time `json:"opens,omitempty" nullable:"true" example:"2026-12-01T10:00:00Z"`
-	Closes  *time.Time `json:"closes,omitempty" nullable:"true" example:"2026-12-01T12:00:00Z"`
+	Stock   *int64     `json:"stock,omitempty" minimum:"0" maximum:"1000000000" doc:"units; needed when the lot is new" example:"100"`
+	Limit   *int64     `json:"limit,omitempty" minimum:"0" maximum:"1000000000" doc:"units for one user; 0: no limit" example:"2"`
+	Hold    *float64   `json:"hold_seconds,omitempty" minimum:"1" maximum:"2592000" doc:"of a hold that names none, whole milliseconds" example:"300"`
+	MaxHold *float64   `json:"max_hold_seconds,omitempty" minimum:"1" maximum:"2592000" doc:"the latest deadline, from the moment of reserving" example:"1800"`
+	Opens   *time.Time `json:"opens,omitempty" nullable:"true" doc:"null: no bound" example:"2026-12-01T10:00:00Z"`
+	Closes  *time.Time `json:"closes,omitempty" nullable:"true" doc:"null: no bound" example:"2026-12-01T12:00:00Z"`
 	Late    string     `json:"late,omitempty" enum:"refuse,reclaim"`
 	Status  string     `json:"status,omitempty" enum:"open,paused,closed"`
-	Name    *string    `json:"name,omitempty" example:"White truffle, 99 g"`
-	Reason  string     `json:"reason,omitempty" doc:"for the journal"`
+	Name    *string    `json:"name,omitempty" maxLength:"128" doc:"for people" example:"White truffle, 99 g"`
+	Reason  string     `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // StatusBody says why a lot is opened, paused or closed.
 type StatusBody struct {
-	Reason string `json:"reason,omitempty" doc:"for the journal"`
+	Reason string `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // AdjustBody changes a lot's capacity: by so many units, or to a number; expect is what it is now.
 type AdjustBody struct {
-	By     *int64 `json:"by,omitempty" example:"-5"`
-	To     *int64 `json:"to,omitempty" example:"95"`
-	Expect int64  `json:"expect" doc:"capacity as it is now, so that a repeated call acts once" example:"100"`
-	Reason string `json:"reason,omitempty" doc:"for the journal"`
+	By     *int64 `json:"by,omitempty" minimum:"-1000000000" maximum:"1000000000" doc:"units to add; either this or to" example:"-5"`
+	To     *int64 `json:"to,omitempty" minimum:"0" maximum:"1000000000" doc:"units that the lot is to have" example:"95"`
+	Expect int64  `json:"expect" minimum:"0" maximum:"1000000000" doc:"capacity as it is now, so that a repeated call acts once" example:"100"`
+	Reason string `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // Page is one page of a list. Next is the cursor of the next one, empty at the end.

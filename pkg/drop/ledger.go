@@ -70,6 +70,7 @@ type Recorded struct {
 type ReservationFilter struct {
 	Lot       LotID
 	User      string
+	Tenant    string // only users whose name starts with it and a colon
 	States    []State
 	EndedFrom time.Time     // leaves out reservations that were released, expired or refunded before
 	After     ReservationID // of the last one of the page before

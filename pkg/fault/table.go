@@ -73,6 +73,10 @@ const (
 	Forbidden    Code = "forbidden"
 	RateLimited  Code = "rate_limited"
 
+	MethodNotAllowed Code = "method_not_allowed"
+	TooLarge         Code = "too_large"
+	UnsupportedMedia Code = "unsupported_media_type"
+
 	Unavailable    Code = "unavailable"
 	Overloaded     Code = "overloaded"
 	Backpressure   Code = "backpressure"
@@ -194,6 +198,9 @@ var table = []Entry{
 	{Unauthorized, "error", ExitRefused, 401, "Not authorized", "the API key is absent, malformed, unknown, expired or revoked", "a shop that calls with this key sells nothing", "see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope reserve,settle"},
 	{Forbidden, "error", ExitRefused, 403, "Not allowed", "the API key does not have the scope that the call needs", noRisk, "use a key with the scope that is named, or make one: dropctl key create --tenant TENANT --scope SCOPE"},
 	{RateLimited, "error", ExitUnavailable, 429, "Too many requests", "the key, the user or the address has used up what it may ask for in this time", "none if repeated with the same key; some buyers have to wait a little", "wait as long as Retry-After says; the limits are --limit-key, --limit-user and --limit-address of the server"},
+	{MethodNotAllowed, "error", ExitUsage, 405, "Method not allowed", "the API has this path, but no call with this method", noRisk, "use a method that the answer's Allow header names"},
+	{TooLarge, "error", ExitUsage, 413, "Body too large", "the body of the request is longer than 64 KiB, which no call needs", noRisk, "send the one object that the call is documented with"},
+	{UnsupportedMedia, "error", ExitUsage, 415, "Not JSON", "the body of the request does not call itself JSON, or is compressed", noRisk, "send the header Content-Type: application/json, and no Content-Encoding"},
 
 	{Unavailable, "error", ExitUnavailable, 503, "Unavailable", "a server could not be reached or did not answer in time", "buyers cannot reserve until it is back; nothing is oversold", "check the servers: dropctl status"},
 	{Overloaded, "error", ExitUnavailable, 503, "Overloaded", "more calls are waiting than can be answered in time", "some buyers have to try again", "retry after a moment"},

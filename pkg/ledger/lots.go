@@ -70,6 +70,14 @@ func texts[T ~string](ids []T) []string {
 	return out
 }
 
+// KnowsLot reports whether the ledger has a lot, archived or not.
+func (l *Ledger) KnowsLot(ctx context.Context, lot drop.LotID) (known bool, err error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	err = l.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM lots WHERE lot = $1)`, string(lot)).Scan(&known)
+	return known, l.fail(err, "looking for a lot")
+}
+
 // Lots returns these lots, or all that are not archived for nil, sorted by id. One that the ledger does not know is
 // absent.
 func (l *Ledger) Lots(ctx context.Context, ids []drop.LotID) ([]Lot, error) {

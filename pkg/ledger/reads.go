@@ -22,7 +22,7 @@ func (l *Ledger) Reservations(ctx context.Context, f drop.ReservationFilter) ([]
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	rows, err := l.pool.Query(ctx, `SELECT `+reservationColumns+` `+reservationsSQL, string(f.Lot), f.User, texts(f.States), nullTime(f.EndedFrom),
-		string(f.After.Lot), f.After.N, f.Limit)
+		string(f.After.Lot), f.After.N, f.Limit, f.Tenant)
 	if err != nil {
 		return nil, l.fail(err, "reading reservations")
 	}
