@@ -25,6 +25,7 @@ type Config struct {
 	LedgerWait           time.Duration `mapstructure:"ledger-wait"`
 	Queue                int           `mapstructure:"queue"`
 	MaxStreams           int           `mapstructure:"max-streams"`
+	MetricsLots          int           `mapstructure:"metrics-lots"`
 	Timeout              time.Duration `mapstructure:"timeout"`
 	Actor                string        `mapstructure:"actor"`
 	Shards               int           `mapstructure:"shards"`
@@ -61,6 +62,7 @@ const (
 	Database       // how to reach PostgreSQL
 	API            // how to reach the HTTP API
 	Serving        // how to listen
+	Metrics        // what is shown to Prometheus
 	Stock          // how Redis keeps a drop
 	Durable        // what a change has outlived when it is answered
 	Work           // how the worker works
@@ -139,6 +141,7 @@ func Settings() []Setting {
 		{Name: "ledger-wait", Group: Serving, kind: duration, Default: "2s", min: int64(time.Millisecond), Usage: "how long a confirm waits for the ledger's word"},
 		{Name: "queue", Group: Serving, kind: count, Default: "4096", min: 1, max: 1_000_000, Usage: "requests within the engine at once; more are refused at once"},
 		{Name: "max-streams", Group: Serving, kind: count, Default: "1000", min: 1, max: 1_000_000, Usage: "open streams of availability"},
+		{Name: "metrics-lots", Group: Metrics, kind: count, Default: "100", max: 10_000, Usage: "lots with gauges of their own among the metrics"},
 		{Name: "shards", Group: First, kind: count, Default: "16", min: 1, max: 16384, Usage: "shards in Redis, fixed at the first migration"},
 		{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
 		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},

@@ -162,3 +162,23 @@ func (l *Ledger) FoundLots(ctx context.Context) ([]LotVerdict, error) {
 	})
 	return found, l.fail(err, "reading verdicts")
 }
+
+// VerdictCounts counts the lots by the verdict of the newest run that looked at each, and returns when a run last came to
+// a verdict; zero if none did.
+func (l *Ledger) VerdictCounts(ctx context.Context) (counts map[fault.Code]int64, last time.Time, err error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var ended *time.Time
+	if err := l.pool.QueryRow(ctx, `SELECT max(finished_at) FROM reconcile_runs WHERE verdict <> ''`).Scan(&ended); err != nil {
+		return nil, last, l.fail(err, "reading runs")
+	}
+	rows, err := l.pool.Query(ctx, `SELECT verdict, count(*) FROM lot_verdicts GROUP BY verdict`)
+	if err != nil {
+		return nil, last, l.fail(err, "counting verdicts")
+	}
+	counts = map[fault.Code]int64{}
+	var verdict fault.Code
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&verdict, &n}, func() error { counts[verdict] = n; return nil })
+	return counts, timeOf(ended), l.fail(err, "counting verdicts")
+}

@@ -176,7 +176,7 @@ func newDrop(m maker) *Drop {
 		LotsFrozen:    m.gauges("dropctl_lots_frozen", "Lots that sell nothing until somebody acts or the guardian has compared them, by the reason.", "reason"),
 		LotsStopped:   m.gauges("dropctl_lots_stopped", "Lots of which the ledger folds nothing more, by the reason.", "reason"),
 		LotsNotLoaded: m.gauge("dropctl_lots_not_loaded", "Lots the ledger has events of and Redis does not have."),
-		LotsLeftOut:   m.gauge("dropctl_lots_left_out", "Lots without gauges of their own, because there are more than --metrics-lots."),
+		LotsLeftOut:   m.gauge("dropctl_lots_left_out", "Lots without gauges of their own: beyond --metrics-lots, or damaged."),
 		LotAvailable:  m.gauges("dropctl_lot_available_units", "Units of a lot that can be had.", "lot"),
 		LotHeld:       m.gauges("dropctl_lot_held_units", "Units of a lot that are held.", "lot"),
 		LotSold:       m.gauges("dropctl_lot_sold_units", "Units of a lot that are sold.", "lot"),
