@@ -107,11 +107,11 @@ func (h KeyHash) String() string { return hex.EncodeToString(h[:]) }
 // MarshalText writes the hash in hex.
 func (h KeyHash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText reads what MarshalText wrote. Its error does not repeat the text: it may be a token.
 func (h *KeyHash) UnmarshalText(text []byte) error {
 	var read KeyHash
 	if n, err := hex.Decode(read[:], text[:min(len(text), 2*len(read))]); err != nil || n != len(read) || len(text) != 2*len(read) {
-		return fault.New(fault.Invalid, "%s is not the hash of a key", quote(string(text))).WithField("hash").WithHint("use what `dropctl key list -o json` prints")
+		return fault.New(fault.Invalid, "a hash is not the hash of a key").WithField("hash").WithHint("use what `dropctl key list -o json` prints")
 	}
 	*h = read
 	return nil

@@ -13,7 +13,7 @@ import (
 
 const keyColumns = `id, tenant, name, scopes, hash, created_at, created_by, expires_at, revoked_at, revoked_by`
 
-// CreateKey records a key and returns it as recorded; Created is the database's time. Recording the same key again
+// CreateKey records a key, created now if it does not say when, and returns it as recorded. Recording the same key again
 // changes nothing. Errors: fault.Invalid for a field, fault.Conflict if the id belongs to another key.
 func (l *Ledger) CreateKey(ctx context.Context, k drop.APIKey) (drop.APIKey, error) {
 	if err := k.Check(); err != nil {
@@ -21,12 +21,13 @@ func (l *Ledger) CreateKey(ctx context.Context, k drop.APIKey) (drop.APIKey, err
 	}
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	_, err := l.pool.Exec(ctx, `INSERT INTO api_keys (id, tenant, name, scopes, hash, created_by, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-		ON CONFLICT (id) DO NOTHING`, k.ID, k.Tenant, k.Name, k.Scopes, k.Hash[:], k.CreatedBy, nullTime(k.Expires))
+	_, err := l.pool.Exec(ctx, `INSERT INTO api_keys (id, tenant, name, scopes, hash, created_at, created_by, expires_at)
+		VALUES ($1, $2, $3, $4, $5, coalesce($6, now()), $7, $8) ON CONFLICT (id) DO NOTHING`,
+		k.ID, k.Tenant, k.Name, k.Scopes, k.Hash[:], nullTime(k.Created), k.CreatedBy, nullTime(k.Expires))
 	if err != nil {
 		return drop.APIKey{}, l.fail(err, "recording a key")
 	}
-	recorded, err := l.key(ctx, `SELECT `+keyColumns+` FROM api_keys WHERE id = $1`, k.ID)
+	recorded, err := l.Key(ctx, k.ID)
 	if err == nil && recorded.Hash != k.Hash {
 		err = fault.New(fault.Conflict, "the id %s belongs to another key", k.ID).WithField("id").WithHint("run it again: the next key gets another id")
 	}

@@ -27,8 +27,8 @@ func TestKeys(t *testing.T) {
 	if err != nil || made.Hash != k.Hash || !made.Expires.Equal(k.Expires) || !slices.Equal(made.Scopes, k.Scopes) || time.Since(made.Created).Abs() > time.Minute || made.CreatedBy != "olga" || !made.Revoked.IsZero() {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	if again, err := l.CreateKey(t.Context(), k); err != nil || again.Created != made.Created {
-		t.Errorf("asked again: %+v, %v", again, err)
+	if _, err := l.CreateKey(t.Context(), k); err != nil {
+		t.Errorf("asked again: %v", err)
 	}
 	other := newKey()
 	other.ID = k.ID
@@ -52,12 +52,13 @@ func TestKeys(t *testing.T) {
 	if _, _, err := l.RevokeKey(t.Context(), "x' OR true --", "ivo"); !fault.Is(err, fault.Invalid) {
 		t.Errorf("revoking nonsense: %v", err)
 	}
-	second, err := l.CreateKey(t.Context(), newKey())
-	if err != nil {
+	second := newKey()
+	second.Created = time.Now().Add(time.Hour)
+	if _, err := l.CreateKey(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
 	keys, err := l.Keys(t.Context())
-	if err != nil || len(keys) != 2 || keys[0].ID != k.ID || keys[0].Revoked.IsZero() || keys[1].ID != second.ID {
+	if err != nil || len(keys) != 2 || keys[0].ID != k.ID || keys[0].Revoked.IsZero() || keys[1].ID != second.ID || keys[1].Created.Sub(second.Created).Abs() > time.Millisecond {
 		t.Errorf("%+v, %v", keys, err)
 	}
 
