@@ -54,12 +54,20 @@ type settingHelpView struct {
 func showEnvironment(a *app) error {
 	var list []settingHelpView
 	for _, s := range config.Settings() {
-		list = append(list, settingHelpView{s.Name, "--" + s.Name, s.Env(), s.Default, s.Choices, s.Usage})
+		list = append(list, settingHelpView{s.Name, flagOf(s), s.Env(), s.Default, s.Choices, s.Usage})
 	}
 	a.note("A flag beats its variable, the variable beats the config file, that beats the default.")
 	a.note("Every other flag has a variable as well: --dry-run is DROPCTL_DRY_RUN.")
 	a.note("URLs may be references: env:NAME or file:/path. What is in force: dropctl config view --origin")
 	return a.print(list)
+}
+
+// flagOf names a setting's flag; "" for one that must not be one.
+func flagOf(s config.Setting) string {
+	if s.Group == config.Unflagged {
+		return ""
+	}
+	return "--" + s.Name
 }
 
 type exitView struct {

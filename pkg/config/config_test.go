@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -88,6 +89,9 @@ func TestPrecedenceOfEverySetting(t *testing.T) {
 				{name: "empty env is unset", file: file, env: map[string]string{s.Env(): ""}, want: v[0], origin: "file "},
 			}
 			for _, c := range cases {
+				if s.Group == Unflagged && c.flags != nil {
+					continue
+				}
 				cfg, err := resolve(t, c.flags, c.env, c.file)
 				if err != nil {
 					t.Fatalf("%s: %v", c.name, err)
@@ -440,6 +444,91 @@ func TestAttestSection(t *testing.T) {
 	} {
 		if _, err := resolve(t, nil, nil, file); !fault.Is(err, fault.InvalidConfig) || !strings.Contains(fault.HintOf(err), hint) {
 			t.Errorf("%q: %v; hint %q", file, err, fault.HintOf(err))
+		}
+	}
+}
+
+func TestTheServerOrTheStores(t *testing.T) {
+	const file = "server: http://h\nredis-url: redis://h\n"
+	server, redis, database := "DROPCTL_SERVER", "DROPCTL_REDIS_URL", "DROPCTL_DATABASE_URL"
+	for name, c := range map[string]struct {
+		flags, env []string
+		file       string
+		needed     string
+		want       bool
+		wrong      string // the flag at fault
+	}{
+		"nothing":                           {},
+		"the stores alone":                  {env: []string{redis}},
+		"the server alone":                  {env: []string{server}, want: true},
+		"a flag beats the environment":      {flags: []string{"server"}, env: []string{redis, database}, want: true},
+		"a flag beats the environment too":  {flags: []string{"redis-url"}, env: []string{server}},
+		"the environment beats the file":    {env: []string{server}, file: file, want: true},
+		"the environment beats it too":      {env: []string{redis}, file: file},
+		"side by side":                      {env: []string{server, redis}},
+		"side by side in the file":          {file: file},
+		"side by side, but not what counts": {env: []string{server, database}, want: true},
+		"side by side, and what counts":     {env: []string{server, database}, needed: "database-url"},
+		"two flags":                         {flags: []string{"server", "redis-url"}, wrong: "redis-url"},
+		"two flags, one of the ledger":      {flags: []string{"server", "database-url"}, wrong: "database-url"},
+		"a flag of the stores":              {flags: []string{"server", "durability"}, wrong: "durability"},
+		"a flag of the stores without any":  {flags: []string{"durability"}, env: []string{server}, wrong: "durability"},
+		"a flag of both":                    {flags: []string{"server", "timeout"}, want: true},
+	} {
+		var args []string
+		for _, flag := range c.flags {
+			args = append(args, "--"+flag, cmp.Or(map[string]string{"durability": "disk", "timeout": "1s"}[flag], "http://h"))
+		}
+		env := map[string]string{}
+		for _, variable := range c.env {
+			env[variable] = "redis://h"
+		}
+		cfg, err := resolve(t, args, env, c.file)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, err := cfg.UsesServer(cmp.Or(c.needed, "redis-url"))
+		if got != c.want || (err != nil) != (c.wrong != "") || err != nil && (fault.CodeOf(err) != fault.Usage || fault.As(err).Field != c.wrong) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+func TestTheKeyOfTheAPI(t *testing.T) {
+	path := writeFile(t, "from-the-file\n")
+	for name, c := range map[string]struct {
+		args []string
+		env  map[string]string
+		file string
+		want string
+	}{
+		"none":                             {},
+		"a file":                           {args: []string{"--api-key-file", path}, want: "from-the-file"},
+		"the environment":                  {env: map[string]string{"DROPCTL_API_KEY": "from-env"}, want: "from-env"},
+		"a reference":                      {env: map[string]string{"DROPCTL_API_KEY": "env:OTHER", "OTHER": "from-other"}, want: "from-other"},
+		"a reference to a file":            {env: map[string]string{"DROPCTL_API_KEY": "file:" + path}, want: "from-the-file"},
+		"a flag beats the environment":     {args: []string{"--api-key-file", path}, env: map[string]string{"DROPCTL_API_KEY": "from-env"}, want: "from-the-file"},
+		"the environment beats the config": {env: map[string]string{"DROPCTL_API_KEY": "from-env"}, file: "api-key-file: " + path, want: "from-env"},
+	} {
+		cfg, err := resolve(t, append(c.args, "--server", "http://h"), c.env, c.file)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		target, err := cfg.API(func(name string) string { return c.env[name] })
+		if err != nil || target.Key.Reveal() != c.want || target.URL.Reveal() != "http://h" {
+			t.Errorf("%s: %q, %v", name, target.Key.Reveal(), err)
+		}
+		if shown := fmt.Sprint(cfg.Shown("api-key"), target); c.want != "" && strings.Contains(shown, c.want) {
+			t.Errorf("%s: the key shows: %s", name, shown)
+		}
+	}
+	for _, env := range []map[string]string{{"DROPCTL_API_KEY": "env:NOWHERE"}, {"DROPCTL_API_KEY_FILE": "/does/not/exist"}} {
+		cfg, err := resolve(t, []string{"--server", "http://h"}, env, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cfg.API(func(name string) string { return env[name] }); fault.CodeOf(err) != fault.InvalidConfig {
+			t.Errorf("%v: %v", env, err)
 		}
 	}
 }

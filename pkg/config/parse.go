@@ -58,6 +58,11 @@ func (s Setting) parse(raw any) (any, error) {
 	switch s.kind {
 	case url:
 		return NewURL(in), nil
+	case secret:
+		if isReference(in) {
+			return newSecret(in, in), nil
+		}
+		return NewSecret(in), nil
 	case duration:
 		d, err := time.ParseDuration(in)
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 
 // Config holds every setting, resolved. It is a value and never changes after Resolve.
 //
-// The secrets and URLs in it may be references; Redis, Database, APIKey and Server follow them.
+// The secrets and URLs in it may be references; Redis, Database and API follow them.
 type Config struct {
 	RedisURL             Secret        `mapstructure:"redis-url"`
 	RedisUsername        string        `mapstructure:"redis-username"`
@@ -18,6 +18,7 @@ type Config struct {
 	DatabasePasswordFile string        `mapstructure:"database-password-file"`
 	ServerURL            Secret        `mapstructure:"server"`
 	APIKeyFile           string        `mapstructure:"api-key-file"`
+	APIKey               Secret        `mapstructure:"api-key"`
 	Listen               string        `mapstructure:"listen"`
 	TLSCertFile          string        `mapstructure:"tls-cert-file"`
 	TLSKeyFile           string        `mapstructure:"tls-key-file"`
@@ -57,17 +58,18 @@ type Group int
 
 // The groups. A command registers those it needs; Global is registered on the root for all of them.
 const (
-	Global   Group = iota
-	Redis          // how to reach Redis
-	Database       // how to reach PostgreSQL
-	API            // how to reach the HTTP API
-	Serving        // how to listen
-	Metrics        // what is shown to Prometheus
-	Stock          // how Redis keeps a drop
-	Durable        // what a change has outlived when it is answered
-	Work           // how the worker works
-	Lag            // when being behind is a finding
-	First          // read once, when the schema is first created
+	Global    Group = iota
+	Redis           // how to reach Redis
+	Database        // how to reach PostgreSQL
+	API             // how to reach the HTTP API
+	Serving         // how to listen
+	Metrics         // what is shown to Prometheus
+	Stock           // how Redis keeps a drop
+	Durable         // what a change has outlived when it is answered
+	Work            // how the worker works
+	Lag             // when being behind is a finding
+	First           // read once, when the schema is first created
+	Unflagged       // never a flag: every user of the machine could read it
 )
 
 type kind int
@@ -80,6 +82,7 @@ const (
 	count
 	boolean
 	level
+	secret
 )
 
 // Setting is one row of the table of settings.
@@ -133,6 +136,7 @@ func Settings() []Setting {
 		{Name: "database-password-file", Group: Database, Usage: "file holding the PostgreSQL password (PGPASSFILE works too)"},
 		{Name: "server", Group: API, kind: url, Usage: "base URL of the HTTP API"},
 		{Name: "api-key-file", Group: API, Usage: "file holding the API key"},
+		{Name: "api-key", Group: Unflagged, kind: secret, Usage: "the API key, or env:NAME or file:/path; not a flag, which every user of the machine could read"},
 
 		{Name: "listen", Group: Serving, Default: "127.0.0.1:8080", Usage: "address the HTTP API listens on"},
 		{Name: "tls-cert-file", Group: Serving, Usage: "PEM certificate to serve HTTPS with; a new one is taken up by itself"},

@@ -46,14 +46,56 @@ func (c *Config) Database(getenv func(string) string) (DatabaseTarget, error) {
 	return DatabaseTarget{URL: u, Password: password}, err
 }
 
-// API returns the HTTP API to use, with the errors of Redis.
+// API returns the HTTP API to use, with the errors of Redis. A key file beats a key that does not come from a better
+// place, as a flag beats the environment.
 func (c *Config) API(getenv func(string) string) (APITarget, error) {
 	u, err := target("server", "the API", c.ServerURL, getenv)
 	if err != nil {
 		return APITarget{}, err
 	}
+	if c.APIKey.IsSet() && c.rank("api-key") > c.rank("api-key-file") {
+		key, err := follow("api-key", c.APIKey.Reveal(), getenv)
+		return APITarget{URL: u, Key: NewSecret(key)}, err
+	}
 	key, err := secretFile("api-key-file", c.APIKeyFile)
 	return APITarget{URL: u, Key: key}, err
+}
+
+// UsesServer reports whether a command goes through the HTTP API rather than to the stores: whichever is named in the
+// better place, a flag before the environment before the config file. In the same place the stores count, if the one
+// that the command needs is named at all. It fails with code usage for flags that do not go together.
+func (c *Config) UsesServer(needed string) (bool, error) {
+	server, stores := c.rank("server"), max(c.rank("redis-url"), c.rank("database-url"))
+	if server == 0 || server < stores || server == stores && server < typed && c.rank(needed) > 0 {
+		return false, nil
+	}
+	for _, s := range Settings() {
+		switch s.Group {
+		case Redis, Database, Stock, Durable:
+			if c.rank(s.Name) == typed {
+				return false, fault.New(fault.Usage, "--%s does not go with a server, which has its own stores", s.Name).WithField(s.Name).
+					WithHint("name either the server (%s) or the stores", c.Origin("server"))
+			}
+		}
+	}
+	return true, nil
+}
+
+// typed is the rank of a flag.
+const typed = 3
+
+// rank tells how good the place is that a setting comes from; 0: nobody set it.
+func (c *Config) rank(name string) int {
+	origin := c.Origin(name)
+	switch {
+	case strings.HasPrefix(origin, fromFlag):
+		return typed
+	case strings.HasPrefix(origin, fromEnv):
+		return 2
+	case strings.HasPrefix(origin, fromFile):
+		return 1
+	}
+	return 0
 }
 
 func target(setting, what string, value Secret, getenv func(string) string) (Secret, error) {
