@@ -61,5 +61,5 @@ func (a *app) runLab(ctx context.Context) (err error) {
 	here := *a.cfg
 	here.RedisURL, here.DatabaseURL = config.NewURL(v.RedisURL), config.NewURL(v.DatabaseURL)
 	a.cfg = &here
-	return a.runWorker(ctx, worker.Options{})
+	return a.runWorker(ctx, worker.Options{}, "")
 }

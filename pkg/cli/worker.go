@@ -3,18 +3,23 @@ package cli
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
 func newWorker(a *app) *cobra.Command {
 	var only []string
-	var transport string
+	var transport, listen string
 	var o worker.Options
 	cmd := &cobra.Command{
 		Use:   "worker",
@@ -28,9 +33,11 @@ func newWorker(a *app) *cobra.Command {
             rebuilds what was lost, and keeps shut what needs you
 
 Run as many workers as you like, on as many machines: they share the work and take over from one
-that dies. Logs go to stderr.`,
+that dies. Logs go to stderr. With --listen it answers /metrics, /livez and /readyz there, to anybody
+who can reach that address.`,
 		Example: `  dropctl worker
   dropctl worker --until-idle -q
+  dropctl worker --listen 127.0.0.1:9464
   dropctl worker --only relay,finalise --max-events-per-second 5000`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if transport != "direct" {
@@ -39,20 +46,22 @@ that dies. Logs go to stderr.`,
 			if o.Only, err = worker.ParseParts(only); err != nil {
 				return err
 			}
-			return a.runWorker(cmd.Context(), o)
+			return a.runWorker(cmd.Context(), o, listen)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Metrics)
 	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked")
+	cmd.Flags().StringVar(&listen, "listen", "", "show metrics and health at this address, such as 127.0.0.1:9464")
 	cmd.Flags().StringVar(&transport, "transport", "direct", "how events travel to the ledger")
 	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "finalise", "sweep", "guardian"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("listen", cobra.FixedCompletions([]string{"127.0.0.1:9464"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("transport", cobra.FixedCompletions([]string{"direct"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func (a *app) runWorker(ctx context.Context, o worker.Options) error {
+func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) error {
 	l, s, err := a.openStores(ctx)
 	if err != nil {
 		return err
@@ -64,10 +73,50 @@ func (a *app) runWorker(ctx context.Context, o worker.Options) error {
 	o.Rebuild = wire.RebuildLot(s, l)
 	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
 	o.Log = a.logger(!a.cfg.Quiet)
+	m := telemetry.New()
+	o.Metrics = m.Worker
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
-	sum, err := worker.New(s, wire.WorkerLedger(l), o).Run(ctx)
+	w := worker.New(s, wire.WorkerLedger(l), o)
+	if listen != "" {
+		end, err := a.showWorker(ctx, listen, m, w, o.Only, a.observer(s, wire.Opened(l), m, o.Log))
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	sum, err := w.Run(ctx)
 	if !o.UntilIdle {
 		return err
 	}
 	return errors.Join(err, a.print(sum))
+}
+
+// observer looks at both stores for the metrics of a service.
+func (a *app) observer(s *stock.Stock, l func() (*ledger.Ledger, error), m *telemetry.Metrics, log *slog.Logger) *wire.Observer {
+	return wire.Observe(s, l, m.Drop, wire.ObserveOptions{Limit: a.cfg.Timeout, Lots: a.cfg.MetricsLots, Ceiling: int64(a.cfg.OutboxMaxBytes), Log: log})
+}
+
+// showWorker answers for the metrics and the health of a worker until the returned function is called, which ends it:
+// also while the worker stops, so that its last moments can be seen.
+func (a *app) showWorker(ctx context.Context, address string, m *telemetry.Metrics, w *worker.Worker, parts []worker.Part, o *wire.Observer) (end func(), err error) {
+	ln, err := telemetry.Listen(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	var h telemetry.Health
+	h.Need("redis", o.Redis)
+	h.Need("postgres", o.Postgres)
+	for _, part := range parts {
+		h.Need(string(part), func() error { return w.Trouble(part) })
+	}
+	a.note("metrics: http://%s/metrics", ln.Addr())
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var both sync.WaitGroup
+	both.Go(func() { o.Run(ctx) })
+	both.Go(func() {
+		if err := telemetry.Serve(ctx, ln, telemetry.Handler(m, &h)); err != nil {
+			a.logger(true).Error("the metrics are shown no more", "error", err)
+		}
+	})
+	return func() { stop(); both.Wait() }, nil
 }

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 // shop is a private Redis and a private migrated database, opened as a command opens them.
 type shop struct {
 	redis  *lab.Redis
+	db     testkit.Database
 	stock  *stock.Stock
 	ledger *ledger.Ledger
 }
@@ -32,13 +33,12 @@ type shop struct {
 func openShop(t *testing.T) shop {
 	t.Helper()
 	ctx := t.Context()
-	s := shop{redis: testkit.Redis(t)}
-	db := testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(ctx, ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+	s := shop{redis: testkit.Redis(t), db: testkit.Postgres(t)}
+	if _, err := ledger.MigrateUp(ctx, ledger.Options{URL: s.db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if s.ledger, err = ledger.Open(ctx, ledger.Options{URL: db.URL(lab.App)}); err != nil {
+	if s.ledger, err = ledger.Open(ctx, ledger.Options{URL: s.db.URL(lab.App)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.ledger.Close)

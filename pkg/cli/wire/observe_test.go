@@ -1,0 +1,226 @@
+package wire_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/seed"
+	"github.com/dropctl/dropctl/pkg/telemetry"
+	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/worker"
+)
+
+// watched is a shop with its metrics, as somebody who reads them sees it.
+type watched struct {
+	shop
+	metrics  *telemetry.Metrics
+	observer *wire.Observer
+}
+
+// watch looks at the shop every 20 ms until the test ends.
+func (s shop) watch(t *testing.T, lots int) watched {
+	t.Helper()
+	w := watched{shop: s, metrics: telemetry.New()}
+	w.observer = wire.Observe(s.stock, wire.Opened(s.ledger), w.metrics.Drop, wire.ObserveOptions{Every: 20 * time.Millisecond, Lots: lots, Ceiling: 1 << 20})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); w.observer.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-done })
+	return w
+}
+
+// work runs a worker until the returned function is called.
+func (w watched) work(t *testing.T, o worker.Options) (stop func()) {
+	t.Helper()
+	in := w.ledger.Installation()
+	o.Installation, o.Shards, o.Rebuild, o.Metrics = in.ID, in.Shards, wire.RebuildLot(w.stock, w.ledger), w.metrics.Worker
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { _, err := worker.New(w.stock, wire.WorkerLedger(w.ledger), o).Run(ctx); done <- err }()
+	stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		done <- nil // for another stop
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// values reads every metric: `name`, `name{label="value"}`, and of a histogram its count.
+func (w watched) values(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := w.metrics.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += fmt.Sprintf("{%s=%q}", l.GetName(), l.GetValue())
+			}
+			values[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return values
+}
+
+// shows waits until each of these conditions on metrics holds, such as `dropctl_up{store="redis"} = 1` or `x > 0`.
+func (w watched) shows(t *testing.T, conditions ...string) {
+	t.Helper()
+	testkit.Eventually(t, 15*time.Second, func() (bool, string) {
+		values := w.values(t)
+		for _, c := range conditions {
+			var number float64
+			f := strings.Fields(c)
+			if _, err := fmt.Sscan(f[2], &number); err != nil {
+				t.Fatal(err)
+			}
+			value, there := values[f[0]]
+			if !there || f[1] == "=" && value != number || f[1] == ">" && value <= number || f[1] == "<" && value >= number {
+				return false, fmt.Sprintf("%s does not hold: %v, there: %v", c, value, there)
+			}
+		}
+		return true, ""
+	})
+}
+
+func (w watched) reserve(t *testing.T, lot drop.LotID, user string, hold time.Duration) drop.ReservationID {
+	t.Helper()
+	out, err := w.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 1, Hold: hold})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Reservation.ID
+}
+
+// TestMetricsOfAWholeLife leads a shop through its good and bad hours, and reads them from the metrics alone. In the end
+// every metric of the worker and of the installation must have moved.
+func TestMetricsOfAWholeLife(t *testing.T) {
+	testkit.Long(t)
+	w := openShop(t).watch(t, 2)
+	moved := map[string]bool{}
+	note := func() {
+		for name, value := range w.values(t) {
+			if base, _, _ := strings.Cut(name, "{"); value != 0 {
+				moved[base] = true
+			}
+		}
+	}
+	w.shows(t, `dropctl_up{store="redis"} = 1`, `dropctl_up{store="postgres"} = 1`, `dropctl_lots = 0`, `dropctl_workers_alive{part="relay"} = 0`, `dropctl_reconcile_last_timestamp_seconds = 0`)
+
+	// Nobody works yet: what is sold waits.
+	w.mustSeed(t, "lot,stock,limit,hold,status\nhat,100,10,10m,open\ncap,7,,,open\nbag,9,,,paused\n", seed.Options{})
+	w.sell(t, "hat", 4)
+	w.reserve(t, "hat", "ada", 10*time.Minute)
+	late := w.reserve(t, "hat", "bob", time.Second)
+	w.shows(t, `dropctl_lots = 3`, `dropctl_lots_left_out = 1`, `dropctl_lot_available_units{lot="hat"} = 94`, `dropctl_lot_held_units{lot="hat"} = 2`,
+		`dropctl_lot_sold_units{lot="hat"} = 4`, `dropctl_lot_available_units{lot="cap"} = 7`, `dropctl_outbox_pending_entries > 8`, `dropctl_outbox_bytes > 100`,
+		`dropctl_outbox_ceiling_ratio > 0.0001`, `dropctl_outbox_oldest_pending_seconds > 0.1`, `dropctl_ledger_lag_events = 10`, `dropctl_ledger_lag_seconds > 0.1`)
+	if values := w.values(t); values[`dropctl_lot_sold_units{lot="bag"}`] != 0 || len(values) == 0 {
+		t.Error("a lot beyond the bound, and not even open, has gauges")
+	} else if _, there := values[`dropctl_lot_available_units{lot="bag"}`]; there {
+		t.Error("a lot beyond the bound, and not even open, has gauges")
+	}
+	if lag := w.observer.Lag(); lag <= 0 {
+		t.Errorf("the lag is estimated as %s", lag)
+	}
+	note()
+
+	// The ledger has some already, by another way; one entry is rubbish.
+	w.drain(t)
+	if _, err := w.redis.Do(t.Context(), "XADD", "drop:{"+tagOf(t, w, "hat")+"}:outbox", "*", "what", "ever"); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(t, `dropctl_ledger_lag_events = 0`, `dropctl_allocations_pending = 4`, `dropctl_allocations_oldest_pending_seconds > 0`)
+	note()
+	stop := w.work(t, worker.Options{Rate: 30})
+	w.shows(t, `dropctl_worker_events_total{result="duplicate"} > 12`, `dropctl_worker_events_total{result="dead"} = 1`, `dropctl_worker_events_total{result="folded"} > 0`,
+		`dropctl_dead_letters{code="invalid"} = 1`, `dropctl_worker_finalised_total = 4`, `dropctl_worker_finalise_duration_seconds > 0`, `dropctl_worker_expired_total = 1`,
+		`dropctl_worker_entries_total > 9`, `dropctl_worker_apply_duration_seconds > 0`, `dropctl_worker_apply_batch_events > 0`, `dropctl_outbox_pending_entries = 0`,
+		`dropctl_outbox_entries > 9`, `dropctl_outbox_oldest_pending_seconds = 0`, `dropctl_allocations_pending = 0`, `dropctl_lot_held_units{lot="hat"} = 1`,
+		`dropctl_workers_alive{part="relay"} = 1`, `dropctl_workers_alive{part="guardian"} = 1`)
+	if _, err := w.stock.Settle(t.Context(), drop.SettleRequest{ID: late, Action: drop.ActConfirm, Ref: "too-late"}); !fault.Is(err, fault.HoldExpired) {
+		t.Fatal(err)
+	}
+	w.sell(t, "cap", 7)
+	w.shows(t, `dropctl_refunds_due = 1`, `dropctl_refunds_due_units = 1`, `dropctl_worker_token_wait_seconds_total > 0`, `dropctl_lot_sold_units{lot="cap"} = 7`)
+	w.shows(t, `dropctl_ledger_lag_events = 0`, `dropctl_allocations_pending = 0`)
+	w.wantProven(t)
+	w.shows(t, `dropctl_reconcile_lots{verdict="ok"} = 3`, fmt.Sprintf(`dropctl_reconcile_last_timestamp_seconds > %d`, time.Now().Add(-time.Minute).Unix()))
+	note()
+
+	// Redis comes back without its data: shut, then opened again.
+	if err := w.redis.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(t, `dropctl_up{store="redis"} = 0`, `dropctl_up{store="postgres"} = 1`, `dropctl_lot_sold_units{lot="cap"} = 7`, `dropctl_worker_failures_total{part="relay"} > 0`)
+	if w.observer.Redis() == nil || w.observer.Postgres() != nil {
+		t.Errorf("redis %v, postgres %v", w.observer.Redis(), w.observer.Postgres())
+	}
+	if err := w.redis.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(t, `dropctl_up{store="redis"} = 1`, `dropctl_worker_reopened_total > 0`, `dropctl_worker_reconnects_total{part="relay"} > 0`, `dropctl_lot_sold_units{lot="cap"} = 7`)
+	note()
+
+	// What operators are called for.
+	state, _ := w.lot(t, "bag")
+	if err := w.stock.FreezeLot(t.Context(), state, fault.FreezeOperator); err != nil {
+		t.Fatal(err)
+	}
+	w.db.SQL(t, `UPDATE lots SET stopped = 'fork', stopped_reason = 'two of them', stopped_at = now(), waiting = 2 WHERE lot = 'bag'`)
+	w.db.SQL(t, `INSERT INTO lots (lot, name, capacity, user_limit, hold_ms, max_hold_ms, late, status, seen, created_by) VALUES ('gone', '', 1, 0, 1, 1, 'refuse', 'open', true, 'ci')`)
+	w.shows(t, `dropctl_lots_frozen{reason="operator"} = 1`, `dropctl_lots_stopped{reason="fork"} = 1`, `dropctl_lots_not_loaded = 1`, `dropctl_ledger_waiting_events = 2`)
+	note()
+	stop()
+	w.shows(t, `dropctl_workers_alive{part="relay"} = 0`)
+
+	for _, m := range telemetry.Contract() {
+		if (m.Group == "worker" || m.Group == "drop") && !moved[m.Name] {
+			t.Errorf("%s never moved; those that did: %v", m.Name, slices.Sorted(maps.Keys(moved)))
+		}
+	}
+}
+
+// tagOf finds the hash tag of a lot's shard.
+func tagOf(t *testing.T, w watched, lot drop.LotID) string {
+	t.Helper()
+	key := w.lotKey(t, lot)
+	return key[strings.Index(key, "{")+1 : strings.Index(key, "}")]
+}
+
+// TestALookNeverWaitsForASilentStore stops PostgreSQL's side: Redis' gauges go on.
+func TestALookNeverWaitsForASilentStore(t *testing.T) {
+	s := openShop(t)
+	w := watched{shop: s, metrics: telemetry.New()}
+	away := fault.New(fault.Unavailable, "PostgreSQL has not answered yet")
+	w.observer = wire.Observe(s.stock, func() (*ledger.Ledger, error) { return nil, away }, w.metrics.Drop, wire.ObserveOptions{Every: 10 * time.Millisecond, Lots: 1})
+	if w.observer.Redis() == nil || w.observer.Postgres() == nil {
+		t.Error("a store that nobody has looked at yet is called fine")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.observer.Run(ctx) }()
+	s.mustSeed(t, "lot,stock\nhat,5\n", seed.Options{})
+	w.shows(t, `dropctl_up{store="redis"} = 1`, `dropctl_up{store="postgres"} = 0`, `dropctl_lot_available_units{lot="hat"} = 5`, `dropctl_outbox_pending_entries = 1`)
+	before := w.observer.Lag()
+	testkit.Eventually(t, 5*time.Second, func() (bool, string) { return w.observer.Lag() > before, "the lag does not grow while PostgreSQL is away" })
+	if _, there := w.values(t)["dropctl_looked_timestamp_seconds{store=\"postgres\"}"]; there {
+		t.Error("PostgreSQL never told anything")
+	}
+	stop()
+	<-done
+}
