@@ -114,6 +114,10 @@ func (c *Config) Shown(name string) any {
 			return x.String()
 		case Bytes:
 			return x.String()
+		case Rate:
+			return x.String()
+		case Networks:
+			return x.String()
 		default:
 			return x
 		}

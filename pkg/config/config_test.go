@@ -57,11 +57,15 @@ func samples(s Setting) [3]string {
 	case size:
 		return [3]string{"1MiB", "2MiB", "3MiB"}
 	case count:
-		return [3]string{"2", "3", "4"}
+		return [3]string{fmt.Sprint(s.min + 2), fmt.Sprint(s.min + 3), fmt.Sprint(s.min + 4)}
 	case boolean:
 		return [3]string{"true", "false", "true"}
 	case level:
 		return [3]string{"memory", "disk", "replicas=2"}
+	case frequency:
+		return [3]string{"5/s", "600/m", "0"}
+	case networks:
+		return [3]string{"10.0.0.0/8,::1", "127.0.0.1", "fd00::/8"}
 	}
 	if c := s.Choices; c != nil {
 		return [3]string{c[len(c)-1], c[0], c[1]}
@@ -153,6 +157,13 @@ func TestRefusedValues(t *testing.T) {
 		{name: "too many shards", args: []string{"--shards=20000"}, code: fault.Usage, words: []string{"16384"}},
 		{name: "half a shard", args: []string{"--shards=1.5"}, code: fault.Usage, words: []string{"whole number"}},
 		{name: "size", args: []string{"--outbox-max-bytes=1.5 MiB"}, code: fault.Usage, words: []string{"64MiB"}},
+		{name: "a rate", args: []string{"--limit-user=20"}, code: fault.Usage, words: []string{"20/s"}},
+		{name: "a rate of days", file: "limit-key: 5/d", code: fault.InvalidConfig, words: []string{"5/d", "600/m"}},
+		{name: "a rate that is too high", args: []string{"--limit-key=1000001/s"}, code: fault.Usage, words: []string{"1000000"}},
+		{name: "a negative rate", args: []string{"--limit-address=-1/s"}, code: fault.Usage, words: []string{"-1/s"}},
+		{name: "a name for a proxy", args: []string{"--trusted-proxies=10.0.0.1, proxy"}, code: fault.Usage, words: []string{"proxy", "10.0.0.0/8"}},
+		{name: "an address within a network", args: []string{"--trusted-proxies=10.1.2.3/8"}, code: fault.Usage, words: []string{"10.0.0.0/8"}},
+		{name: "an IPv4 network as IPv6", args: []string{"--trusted-proxies=::ffff:10.0.0.0/104"}, code: fault.Usage, words: []string{"IPv4"}},
 		{name: "word", args: []string{"--log-level=loud"}, code: fault.Usage, words: []string{"debug, info, warn, error"}},
 		{name: "bool", env: map[string]string{"DROPCTL_YES": "perhaps"}, code: fault.InvalidConfig, words: []string{"DROPCTL_YES", "neither true nor false"}},
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -45,6 +46,85 @@ func ParseBytes(text string) (Bytes, error) {
 		return 0, fmt.Errorf("%q is not a size, such as 64MiB", text)
 	}
 	return Bytes(n) * factor, nil
+}
+
+// Rate is how many requests somebody may make in a time. As text it takes 20/s, 600/m, 5000/h, and 0 for any number.
+type Rate struct {
+	Requests int // 0: any number
+	Per      time.Duration
+}
+
+const maxRate = 1_000_000
+
+var rateTimes = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// String writes the rate as ParseRate reads it.
+func (r Rate) String() string {
+	for unit, per := range rateTimes {
+		if r.Requests > 0 && r.Per == per {
+			return strconv.Itoa(r.Requests) + "/" + unit
+		}
+	}
+	return "0"
+}
+
+// ParseRate reads a rate.
+func ParseRate(text string) (Rate, error) {
+	if text == "0" {
+		return Rate{}, nil
+	}
+	number, unit, _ := strings.Cut(text, "/")
+	n, err := strconv.Atoi(number)
+	per, known := rateTimes[unit]
+	if err != nil || !known || n < 0 || n > maxRate {
+		return Rate{}, fmt.Errorf("%q is not a rate, such as 20/s, 600/m or 0 for any number; the most is %d", text, maxRate)
+	}
+	if n == 0 {
+		return Rate{}, nil
+	}
+	return Rate{n, per}, nil
+}
+
+// Networks is a list of networks, an address being a network of one.
+type Networks []netip.Prefix
+
+// String writes the list as ParseNetworks reads it.
+func (n Networks) String() string {
+	words := make([]string, len(n))
+	for i, p := range n {
+		words[i] = p.String()
+		if p.IsSingleIP() {
+			words[i] = p.Addr().String()
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+// ParseNetworks reads addresses and networks, separated by commas.
+func ParseNetworks(text string) (Networks, error) {
+	var list Networks
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		if word == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(word)
+		if err != nil {
+			var a netip.Addr
+			a, err = netip.ParseAddr(word)
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		switch {
+		case err != nil || p.Addr().Zone() != "":
+			return nil, fmt.Errorf("%q is neither an address nor a network, such as 10.0.0.1 or 10.0.0.0/8", word)
+		case p.Masked() != p:
+			return nil, fmt.Errorf("%q is an address within a network; the network is %s", word, p.Masked())
+		case p.Addr().Is4In6():
+			return nil, fmt.Errorf("%q is an IPv4 address written as IPv6; write it as IPv4", word)
+		}
+		list = append(list, p)
+	}
+	return list, nil
 }
 
 var levels = regexp.MustCompile(`^(memory|disk|replicas=[1-9][0-9]?)$`)
@@ -95,6 +175,10 @@ func (s Setting) parse(raw any) (any, error) {
 			return nil, fmt.Errorf("%q is none of memory, disk, replicas=N (N: 1 to 99)", in)
 		}
 		return in, nil
+	case frequency:
+		return ParseRate(in)
+	case networks:
+		return ParseNetworks(in)
 	}
 	if s.Choices != nil && !slices.Contains(s.Choices, in) {
 		return nil, fmt.Errorf("%q is none of %s", in, strings.Join(s.Choices, ", "))

@@ -26,6 +26,12 @@ type Config struct {
 	LedgerWait           time.Duration `mapstructure:"ledger-wait"`
 	Queue                int           `mapstructure:"queue"`
 	MaxStreams           int           `mapstructure:"max-streams"`
+	APIKeysFile          string        `mapstructure:"api-keys-file"`
+	LimitKey             Rate          `mapstructure:"limit-key"`
+	LimitUser            Rate          `mapstructure:"limit-user"`
+	LimitAddress         Rate          `mapstructure:"limit-address"`
+	LimitTracked         int           `mapstructure:"limit-tracked"`
+	TrustedProxies       Networks      `mapstructure:"trusted-proxies"`
 	MetricsLots          int           `mapstructure:"metrics-lots"`
 	Timeout              time.Duration `mapstructure:"timeout"`
 	Actor                string        `mapstructure:"actor"`
@@ -83,6 +89,8 @@ const (
 	boolean
 	level
 	secret
+	frequency
+	networks
 )
 
 // Setting is one row of the table of settings.
@@ -145,6 +153,12 @@ func Settings() []Setting {
 		{Name: "ledger-wait", Group: Serving, kind: duration, Default: "2s", min: int64(time.Millisecond), Usage: "how long a confirm waits for the ledger's word"},
 		{Name: "queue", Group: Serving, kind: count, Default: "4096", min: 1, max: 1_000_000, Usage: "requests within the engine at once; more are refused at once"},
 		{Name: "max-streams", Group: Serving, kind: count, Default: "1000", min: 1, max: 1_000_000, Usage: "open streams of availability"},
+		{Name: "api-keys-file", Group: Serving, Usage: "file of API keys, as dropctl key list -o json prints it; counts beside PostgreSQL"},
+		{Name: "limit-key", Group: Serving, kind: frequency, Default: "0", Usage: "requests each API key may make, such as 500/s or 9000/m; 0: any number"},
+		{Name: "limit-user", Group: Serving, kind: frequency, Default: "20/s", Usage: "reservations each user may ask for; 0: any number"},
+		{Name: "limit-address", Group: Serving, kind: frequency, Default: "0", Usage: "requests each client address (of IPv6: /64) may make; 0: any number"},
+		{Name: "limit-tracked", Group: Serving, kind: count, Default: "100000", min: 1000, max: 10_000_000, Usage: "keys, users and addresses whose rate is remembered at once, of each"},
+		{Name: "trusted-proxies", Group: Serving, kind: networks, Usage: "addresses or networks, separated by commas, whose X-Forwarded-For and Forwarded count"},
 		{Name: "metrics-lots", Group: Metrics, kind: count, Default: "100", max: 10_000, Usage: "lots with gauges of their own among the metrics"},
 		{Name: "shards", Group: First, kind: count, Default: "16", min: 1, max: 16384, Usage: "shards in Redis, fixed at the first migration"},
 		{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
@@ -191,6 +205,10 @@ func (s Setting) typeName() string {
 		return "bool"
 	case level:
 		return "LEVEL"
+	case frequency:
+		return "RATE"
+	case networks:
+		return "NETWORKS"
 	}
 	if s.Choices != nil {
 		return "WORD"
