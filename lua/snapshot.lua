@@ -3,11 +3,12 @@
 --
 -- KEYS  as in common.lua
 -- ARGV  1 run id, 2 -, 3 -, 4 how many due attempts may be looked at for each lot
--- Reply ok, '', now, then six values: owner, run id the shard is open on, freeze reason, run id asked with, outbox bytes, number of lots;
+-- Reply ok, '', now, then seven values: owner, run id the shard is open on, freeze reason, run id asked with, outbox bytes, what its last
+--       opening wrote (see door.lua), number of lots;
 --       then for each lot the number of its fields and values (0: no such lot), those (damaged: why it cannot be read), and the
 --       units of due holds not taken back yet
 
-local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed')
+local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed', 'opened')
 local lots = #KEYS - FIRST_LOT + 1
 
 -- look: a lot's fields and values and its due units. A key of another type is the lot's damage, not the look's.
@@ -23,7 +24,7 @@ local function look(k)
   return { 'damaged', 'its records or due entries cannot be read' }, '0'
 end
 
-local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), tostring(lots) }
+local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), m[6] or '', tostring(lots) }
 for k = FIRST_LOT, #KEYS do
   local f, due = look(k)
   reply[#reply + 1] = tostring(#f)

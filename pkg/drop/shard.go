@@ -1,6 +1,10 @@
 package drop
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // ShardState is one look at a shard's door.
 type ShardState struct {
@@ -13,10 +17,26 @@ type ShardState struct {
 	Frozen       string    // freeze reason; "" if not frozen
 	Now          time.Time // Redis time of the look
 	Replication  string    // id of the server's replication history; a replica that attaches or takes over changes it
+	Former       string    // id of the history that the server followed as a replica, before its own; "" if it did not
+	Opened       string    // what the last opening wrote, see Opening; "" before the first
 }
 
-// Closed reports whether the door is shut because the server is another one than it was opened on.
-func (s ShardState) Closed() bool { return s.Exists && s.Run != s.OpenRun }
+// Closed reports whether the door is shut because the server is another one than it was opened on, or has to be shut
+// because it was a replica since then: its data is that of another server then, though its run id is the same.
+func (s ShardState) Closed() bool { return s.Exists && (s.Run != s.OpenRun || s.wasReplica()) }
+
+func (s ShardState) wasReplica() bool {
+	_, former, opened := strings.Cut(s.Opened, " ")
+	return opened && s.Former != "" && s.Former != former
+}
+
+// Opening is what the next opening of the shard writes into it: how often it was opened, so that no two of them write the
+// same, and what Former is now.
+func (s ShardState) Opening() string {
+	number, _, _ := strings.Cut(s.Opened, " ")
+	n, _ := strconv.ParseInt(number, 10, 64)
+	return strconv.FormatInt(n+1, 10) + " " + s.Former
+}
 
 // OutboxEntry is an outbox entry with its id in the stream. The id names a place to acknowledge, never an event.
 type OutboxEntry struct {

@@ -101,7 +101,7 @@ func (s *sides) Freeze(_ context.Context, seen drop.ShardState, reason fault.Cod
 }
 
 func (s *sides) Reopen(_ context.Context, seen drop.ShardState) error {
-	return s.move(seen, func(st *drop.ShardState) { st.OpenRun, st.Frozen = st.Run, "" })
+	return s.move(seen, func(st *drop.ShardState) { st.OpenRun, st.Frozen, st.Opened = st.Run, "", st.Opening() })
 }
 
 func (s *sides) Lots(context.Context) ([]drop.LedgerLot, error) { return slices.Clone(s.ledger), nil }
@@ -134,6 +134,9 @@ func (s *sides) Renew(_ context.Context, seen drop.LotState, epoch int64, _, _ s
 		return fault.New(fault.Conflict, "the lot was changed")
 	}
 	s.load(seen.Lot, epoch)
+	r := s.redis[seen.Lot]
+	r.LotFrozen = seen.LotFrozen
+	s.redis[seen.Lot] = r
 	return nil
 }
 
@@ -317,6 +320,53 @@ func TestALotThatStopsWhileItsShardSellsIsFrozen(t *testing.T) {
 	s.ledger[1].Stopped = ""
 	if last, err := s.after(t, g, 3); err != nil || last[1] == Frozen || s.redis[s.ledger[1].Lot].LotFrozen != "" {
 		t.Errorf("%q, %v", last, err)
+	}
+}
+
+// A lot that equals the ledger again in a shard that sells begins a new epoch: events of a lost server may still come.
+func TestALotIsThawedUnderANewEpoch(t *testing.T) {
+	s := restarted()
+	g := &Guardian{}
+	if _, err := s.after(t, g, 3); err != nil {
+		t.Fatal(err)
+	}
+	lot := s.ledger[0].Lot
+	r := s.redis[lot]
+	r.LotFrozen = string(fault.FreezeAhead)
+	s.redis[lot] = r
+	last, err := s.after(t, &Guardian{}, 2)
+	if now := s.redis[lot]; err != nil || last[0] != Thawed || now.LotFrozen != "" || now.Epoch != r.Epoch+1 || now.Seq != r.Seq+1 || s.ledger[0].OpenEpoch != now.Epoch {
+		t.Errorf("%q, %v: was %+v, is %+v", last, err, r, now)
+	}
+}
+
+// A server that was made a replica and a primary again shows it by the history it followed in between; one whose history
+// only begins anew, as when a replica attaches, goes on selling.
+func TestAServerThatWasAReplicaIsComparedLikeAnother(t *testing.T) {
+	s := restarted()
+	g := &Guardian{}
+	if _, err := s.after(t, g, 3); err != nil {
+		t.Fatal(err)
+	}
+	epoch := s.redis[s.ledger[0].Lot].Epoch
+	s.doors[0].Replication, s.doors[1].Replication = "another", "another"
+	s.doors[1].Former = "of the primary it followed"
+	if last, err := s.after(t, g, 1); err != nil || !slices.Equal(last, []Action{"", Settling}) || s.doors[1].Frozen != string(fault.FreezeClosedDoor) {
+		t.Errorf("%q, %v, shard frozen for %q", last, err, s.doors[1].Frozen)
+	}
+	if last, err := s.after(t, g, 1); err != nil || !slices.Equal(last, []Action{"", Reopened}) {
+		t.Errorf("%q, %v", last, err)
+	}
+	if last, err := s.after(t, &Guardian{}, 2); err != nil || !slices.Equal(last, []Action{"", ""}) {
+		t.Errorf("looked at once more: %q, %v", last, err)
+	}
+	if a, b := s.redis[s.ledger[0].Lot].Epoch, s.redis[s.ledger[1].Lot].Epoch; a != epoch || b != epoch+1 {
+		t.Errorf("epochs %d and %d, were %d", a, b, epoch)
+	}
+	// The history before is forgotten once nobody can ask for it.
+	s.doors[1].Former = ""
+	if last, err := s.after(t, &Guardian{}, 2); err != nil || !slices.Equal(last, []Action{"", ""}) {
+		t.Errorf("forgotten: %q, %v", last, err)
 	}
 }
 

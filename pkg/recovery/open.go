@@ -50,7 +50,7 @@ func (p *pass) tend(ctx context.Context, v view) error {
 		p.say(v, Finding{Action: Settling, Reason: fault.FreezeBehind, Lots: lost})
 		return ignoreConflict(p.Stock.Freeze(ctx, v.ShardState, fault.FreezeBehind))
 	}
-	err := errors.Join(p.hold(ctx, v, verdicts), p.heal(ctx, v, verdicts))
+	err := errors.Join(p.hold(ctx, v, verdicts), p.heal(ctx, v, verdicts), p.sign(ctx, v))
 
 	m := p.memories[v.Shard]
 	m.found = slices.DeleteFunc(slices.Clone(p.findings[before:]), func(f Finding) bool { return f.Action != Frozen })
@@ -63,6 +63,15 @@ func (p *pass) tend(ctx context.Context, v view) error {
 	}
 	p.memories[v.Shard] = m
 	return ignoreConflict(err)
+}
+
+// sign writes into a shard that was never opened, only loaded, which history its server follows now: else nobody could tell
+// later that the server was a replica in between.
+func (p *pass) sign(ctx context.Context, v view) error {
+	if v.Opened != "" {
+		return nil
+	}
+	return p.Stock.Reopen(ctx, v.ShardState)
 }
 
 // heal thaws, rebuilds and freezes lots of a shard that sells, once two passes have seen the same.
@@ -85,7 +94,7 @@ func (p *pass) heal(ctx context.Context, v view, verdicts map[drop.LotID]verdict
 	}
 	for reason, lots := range byReason(verdicts, cureThaw) {
 		for _, id := range lots {
-			if err := p.Stock.ThawLot(ctx, p.sides.redis[id], reason); err != nil {
+			if err := p.thaw(ctx, id, reason); err != nil {
 				return err
 			}
 		}
@@ -93,6 +102,18 @@ func (p *pass) heal(ctx context.Context, v view, verdicts map[drop.LotID]verdict
 	}
 	_, err := p.rebuild(ctx, v, verdicts)
 	return err
+}
+
+// thaw lets a lot sell again, under a new epoch: since it was frozen, its shard may have come to another server, and somebody
+// may still have events in hand of the one before. What is being put away only stops being frozen.
+func (p *pass) thaw(ctx context.Context, id drop.LotID, reason fault.Code) (err error) {
+	seen := p.sides.redis[id]
+	if !p.sides.puttingAway(id) {
+		if seen, err = p.renewLot(ctx, id); err != nil {
+			return err
+		}
+	}
+	return p.Stock.ThawLot(ctx, seen, reason)
 }
 
 func ignoreConflict(err error) error {

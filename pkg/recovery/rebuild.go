@@ -199,41 +199,50 @@ func differs(l drop.LedgerLot, seen *drop.LotState) fault.Code {
 	return reason
 }
 
-// Rebuild makes a lot in Redis what the ledger has recorded, under a new epoch; one that is equal, perhaps once the ledger
-// has got its last events, stays as it is. The lot is frozen meanwhile and sells again afterwards, if its shard's door
+// Rebuild makes a lot in Redis what the ledger has recorded, under a new epoch; one that sells and is equal, perhaps once the
+// ledger has got its last events, stays as it is. The lot is frozen meanwhile and sells again afterwards, if its shard's door
 // stands open. It may be broken off anywhere and run again: until the lot appears anew it stays frozen, or absent, and
 // whoever rebuilds it next begins anew.
 // Errors: fault.Conflict while Redis has events that the ledger cannot get, and for a lot that is archived or was never on
 // sale; fault.NotFound; fault.Broken; fault.Busy while somebody else works on it.
 func (r *Rebuilder) Rebuild(ctx context.Context, lot drop.LotID, actor, reason string) (Rebuilt, error) {
-	return r.rebuild(ctx, lot, actor, reason, false)
+	return r.rebuild(ctx, order{lot: lot, actor: actor, reason: reason})
 }
 
 // RebuildAnyway is Rebuild also for a lot that is equal: its records may differ where its totals do not.
 func (r *Rebuilder) RebuildAnyway(ctx context.Context, lot drop.LotID, actor, reason string) (Rebuilt, error) {
-	return r.rebuild(ctx, lot, actor, reason, true)
+	return r.rebuild(ctx, order{lot: lot, actor: actor, reason: reason, anyway: true})
 }
 
-func (r *Rebuilder) rebuild(ctx context.Context, lot drop.LotID, actor, reason string, force bool) (done Rebuilt, err error) {
+// order is one lot to be rebuilt.
+type order struct {
+	lot           drop.LotID
+	actor, reason string
+	anyway        bool // also if it is equal
+	frozen        bool // it was, before the rebuild began
+}
+
+func (r *Rebuilder) rebuild(ctx context.Context, o order) (done Rebuilt, err error) {
 	began := time.Now()
-	unlock, err := r.Ledger.LockLots(ctx, []drop.LotID{lot})
+	unlock, err := r.Ledger.LockLots(ctx, []drop.LotID{o.lot})
 	if err != nil {
 		return done, err
 	}
 	defer unlock()
-	known, seen, err := r.look(ctx, lot)
+	known, seen, err := r.look(ctx, o.lot)
 	if err == nil {
-		err = mayRebuild(lot, known)
+		err = mayRebuild(o.lot, known)
 	}
 	if err != nil {
 		return done, err
 	}
-	if !force && !ahead(*known, seen) && differs(*known, seen) == "" {
+	if !o.anyway && !ahead(*known, seen) && differs(*known, seen) == "" {
 		return Rebuilt{Totals: known.Totals(), Took: time.Since(began)}, nil
 	}
-	repair := drop.Repair{Lot: lot, What: "rebuild", Actor: actor, Reason: reason, Evidence: evidenceOf(*known, seen)}
+	o.frozen = seen != nil && seen.LotFrozen != ""
+	repair := drop.Repair{Lot: o.lot, What: "rebuild", Actor: o.actor, Reason: o.reason, Evidence: evidenceOf(*known, seen)}
 	err = r.Ledger.Repair(ctx, repair, func(ctx context.Context) (bool, string, error) {
-		done, err = r.carryOut(ctx, lot, actor, reason, force)
+		done, err = r.carryOut(ctx, o)
 		if err != nil || done.Epoch == 0 {
 			return false, "both sides were equal once the ledger had the newest events", err
 		}
@@ -266,31 +275,32 @@ func evidenceOf(l drop.LedgerLot, seen *drop.LotState) evidence {
 	return e
 }
 
-// carryOut freezes the lot, brings the ledger up to it, and loads it anew unless it turns out to be equal.
-func (r *Rebuilder) carryOut(ctx context.Context, lot drop.LotID, actor, reason string, force bool) (Rebuilt, error) {
-	known, seen, plan, err := r.settle(ctx, lot)
+// carryOut freezes the lot, brings the ledger up to it, and loads it anew unless it turns out to be equal. What was frozen
+// before may be on another server since: it sells again under a new epoch, or not.
+func (r *Rebuilder) carryOut(ctx context.Context, o order) (Rebuilt, error) {
+	known, seen, plan, err := r.settle(ctx, o.lot)
 	if err != nil {
-		r.giveUp(ctx, known, seen)
+		r.giveUp(ctx, o, known, seen)
 		return Rebuilt{}, err
 	}
-	if !force && differs(*known, thawed(seen)) == "" {
+	if !o.anyway && !o.frozen && differs(*known, thawed(seen)) == "" {
 		return Rebuilt{Totals: known.Totals()}, r.Stock.ThawLot(ctx, *seen, fault.FreezeRestoring)
 	}
 	// Once the epoch is issued there is no way back to what Redis has: a server that cannot be written to is found before.
-	if err := r.Stock.PrepareRebuild(ctx, lot); err != nil {
-		r.giveUp(ctx, known, seen)
+	if err := r.Stock.PrepareRebuild(ctx, o.lot); err != nil {
+		r.giveUp(ctx, o, known, seen)
 		return Rebuilt{}, err
 	}
-	issued, err := r.Ledger.IssueEpoch(ctx, lot, actor, reason)
+	issued, err := r.Ledger.IssueEpoch(ctx, o.lot, o.actor, o.reason)
 	if err != nil {
 		if fault.Is(err, fault.Conflict) {
-			r.giveUp(ctx, known, seen)
+			r.giveUp(ctx, o, known, seen)
 		}
 		return Rebuilt{}, err // the epoch may have been issued: the lot must not sell under the one before
 	}
-	done, err := r.load(ctx, LoadRequest{Lot: issued.Lot, Epoch: issued.Epoch, Closing: issued.Closing, Seen: seen, Mark: issued.EventAt, Actor: actor, Reason: reason}, plan)
+	done, err := r.load(ctx, LoadRequest{Lot: issued.Lot, Epoch: issued.Epoch, Closing: issued.Closing, Seen: seen, Mark: issued.EventAt, Actor: o.actor, Reason: o.reason}, plan)
 	if err != nil {
-		err = fault.Wrap(fault.CodeOf(err), err, "the rebuild of the lot %s broke off", lot).WithHint("run it again: dropctl restore %s", lot)
+		err = fault.Wrap(fault.CodeOf(err), err, "the rebuild of the lot %s broke off", o.lot).WithHint("run it again: dropctl restore %s", o.lot)
 	}
 	return done, err
 }
@@ -313,15 +323,41 @@ func (r *Rebuilder) load(ctx context.Context, q LoadRequest, plan drop.RebuildPl
 		})
 	}
 	q.Users = func(ctx context.Context, fn func([]drop.UserCount) error) error {
-		return r.Ledger.EachUser(ctx, lot, q.Epoch, since, func(page []drop.UserCount) error {
+		err := r.Ledger.EachUser(ctx, lot, q.Epoch, since, func(page []drop.UserCount) error {
 			done.Users += int64(len(page))
 			return fn(page)
 		})
+		if err == nil { // all is staged, and the load comes next
+			err = r.stillOurs(ctx, q)
+		}
+		return err
 	}
-	if err := r.Stock.Rebuild(ctx, q); err != nil {
-		return done, err
+	const tries = 3
+	for try := 1; ; try++ {
+		done.Records, done.Users = 0, 0
+		err := r.Stock.Rebuild(ctx, q)
+		if err == nil {
+			return done, r.record(ctx, lot, drop.Watermark{Epoch: q.Epoch, Seq: q.Closing.Seq})
+		}
+		if !fault.Is(err, fault.Conflict) || try == tries || r.stillOurs(ctx, q) != nil {
+			return done, err
+		}
+		// Who worked on the lot before us, and lost its lock without knowing it, may have loaded it under the epoch that
+		// ours has closed. What it sold since nobody records: it must stop at once.
+		if _, q.Seen, err = r.freeze(ctx, lot); err != nil {
+			return done, err
+		}
 	}
-	return done, r.record(ctx, lot, drop.Watermark{Epoch: q.Epoch, Seq: q.Closing.Seq})
+}
+
+// stillOurs returns fault.Conflict if a later epoch was issued: a lock ends with its connection, and another rebuild may
+// have begun since. What it loads counts, ours would sell what nobody records.
+func (r *Rebuilder) stillOurs(ctx context.Context, q LoadRequest) error {
+	known, err := r.Ledger.LotsOf(ctx, []drop.LotID{q.Lot.Lot})
+	if err == nil && (len(known) == 0 || known[0].OpenEpoch != q.Epoch) {
+		err = fault.New(fault.Conflict, "another rebuild of the lot %s has begun since the epoch %d was issued", q.Lot.Lot, q.Epoch)
+	}
+	return err
 }
 
 // settle freezes the lot, if it is there, waits until the ledger has every event of it, and checks that it can be rebuilt.
@@ -418,10 +454,10 @@ func thawed(seen *drop.LotState) *drop.LotState {
 	return &s
 }
 
-// giveUp undoes the freeze of a rebuild that loads nothing. A lot whose epoch is closed, as by a rebuild that was broken
-// off, stays frozen, and so does one that is damaged: neither must sell.
-func (r *Rebuilder) giveUp(ctx context.Context, known *drop.LedgerLot, seen *drop.LotState) {
-	if known == nil || seen == nil || seen.Damaged != "" || seen.Epoch < known.OpenEpoch {
+// giveUp undoes the freeze of a rebuild that loads nothing. A lot that was frozen before, whose epoch is closed, as by a
+// rebuild that was broken off, or that is damaged stays frozen: none of them must sell.
+func (r *Rebuilder) giveUp(ctx context.Context, o order, known *drop.LedgerLot, seen *drop.LotState) {
+	if o.frozen || known == nil || seen == nil || seen.Damaged != "" || seen.Epoch < known.OpenEpoch {
 		return
 	}
 	// If that fails too, the lot stays frozen, and says for what.

@@ -143,20 +143,10 @@ func (p *pass) hold(ctx context.Context, v view, verdicts map[drop.LotID]verdict
 // of several guardians only one gets past it. A lot that is being put away sells no more and needs none.
 func (p *pass) renew(ctx context.Context, lots []drop.LotID) error {
 	lots = slices.DeleteFunc(slices.Clone(lots), p.sides.puttingAway)
-	next := func(id drop.LotID) error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), epochLimit)
-		defer cancel()
-		const reason = "reopened by the guardian"
-		epoch, err := p.Ledger.NextEpoch(ctx, p.sides.ledger[id], actor, reason)
-		if err != nil {
-			return err
-		}
-		return p.Stock.Renew(ctx, p.sides.redis[id], epoch, actor, reason)
-	}
 	if len(lots) == 0 {
 		return nil
 	}
-	if err := next(lots[0]); err != nil {
+	if _, err := p.renewLot(ctx, lots[0]); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -166,8 +156,23 @@ func (p *pass) renew(ctx context.Context, lots []drop.LotID) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return next(id)
+			_, err := p.renewLot(ctx, id)
+			return err
 		})
 	}
 	return g.Wait()
+}
+
+// renewLot begins a new epoch of one lot, and returns the lot as it is then, if it does not sell.
+func (p *pass) renewLot(ctx context.Context, id drop.LotID) (drop.LotState, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), epochLimit)
+	defer cancel()
+	const reason = "reopened by the guardian"
+	seen := p.sides.redis[id]
+	epoch, err := p.Ledger.NextEpoch(ctx, p.sides.ledger[id], actor, reason)
+	if err == nil {
+		err = p.Stock.Renew(ctx, seen, epoch, actor, reason)
+	}
+	seen.Watermark = drop.Watermark{Epoch: epoch, Seq: seen.Seq + 1} // of the event that tells of it
+	return seen, err
 }

@@ -21,7 +21,7 @@ func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) 
 	if err != nil {
 		return drop.ShardState{}, err
 	}
-	st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3), Now: unixMilli(r.now)}
+	st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3), Opened: r.text(5), Now: unixMilli(r.now)}
 	id, p, _ := strings.Cut(r.text(0), "/")
 	st.Installation = id
 	st.Shards, _ = strconv.Atoi(p)
@@ -30,8 +30,18 @@ func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) 
 		return drop.ShardState{}, err
 	}
 	info, err := node.Info(ctx, "replication").Result()
-	st.Replication = readInfo(info)["master_replid"]
+	fields := readInfo(info)
+	st.Replication, st.Former = fields["master_replid"], formerHistory(fields)
 	return st, wireFault(s.target, err, false)
+}
+
+// formerHistory is the replication history that the server followed as a replica before its own. Redis writes zeroes where
+// there was none, or once it has forgotten.
+func formerHistory(info map[string]string) string {
+	if former := info["master_replid2"]; strings.Trim(former, "0") != "" {
+		return former
+	}
+	return ""
 }
 
 // Renew begins a new epoch, issued by the ledger, of a lot that equals it. It answers Conflict if the lot, or its server, is
@@ -112,7 +122,7 @@ func (s *Stock) Freeze(ctx context.Context, seen drop.ShardState, reason fault.C
 	return s.moveDoor(ctx, seen, "freeze", reason)
 }
 
-// Reopen opens a shard on the server it was seen on, if it still is as it was seen there. Only the guardian may call
+// Reopen opens a shard on the server it was seen on, if it still is as it was seen there and was not opened meanwhile. Only the guardian may call
 // it, after it has found that server equal to the ledger.
 func (s *Stock) Reopen(ctx context.Context, seen drop.ShardState) error {
 	return s.moveDoor(ctx, seen, "open", "")
@@ -120,7 +130,7 @@ func (s *Stock) Reopen(ctx context.Context, seen drop.ShardState) error {
 
 func (s *Stock) moveDoor(ctx context.Context, seen drop.ShardState, action string, reason fault.Code) error {
 	sh := s.shards[seen.Shard]
-	r, err := s.script(ctx, sh, "door", []string{sh.keys.meta}, []string{action, string(reason), seen.OpenRun, seen.Frozen, seen.Run})
+	r, err := s.script(ctx, sh, "door", []string{sh.keys.meta}, []string{action, string(reason), seen.OpenRun, seen.Frozen, seen.Run, seen.Opened, seen.Opening()})
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 	_ = pipe.Process(ctx, config)
 	doors := make([]*redis.SliceCmd, len(shards))
 	for i, shard := range shards {
-		doors[i] = pipe.HMGet(ctx, s.shards[shard].keys.meta, "owner", "run", "frozen")
+		doors[i] = pipe.HMGet(ctx, s.shards[shard].keys.meta, "owner", "run", "frozen", "opened")
 	}
 	level := s.level.ask(ctx, pipe)
 	_, _ = pipe.Exec(ctx) // each command has its own error
@@ -161,7 +161,7 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 			n.NoDoors = whyNot(err)
 			continue
 		}
-		n.Doors = append(n.Doors, readDoor(shard, doors[i].Val(), n.Info["run_id"]))
+		n.Doors = append(n.Doors, readDoor(shard, doors[i].Val(), n.Info))
 	}
 	return n
 }
@@ -191,9 +191,9 @@ func (n *NodeHealth) askClock(ctx context.Context, client *redis.Client) {
 	}
 }
 
-func readDoor(shard int, meta []any, run string) drop.ShardState {
+func readDoor(shard int, meta []any, info map[string]string) drop.ShardState {
 	text := func(i int) string { t, _ := meta[i].(string); return t }
-	st := drop.ShardState{Shard: shard, Exists: text(0) != "", OpenRun: text(1), Frozen: text(2), Run: run}
+	st := drop.ShardState{Shard: shard, Exists: text(0) != "", OpenRun: text(1), Frozen: text(2), Opened: text(3), Run: info["run_id"], Former: formerHistory(info)}
 	if st.Exists {
 		st.Installation, st.Shards, _ = readOwner(text(0)) // a P that cannot be read is 0, and no installation has that
 	}

@@ -74,7 +74,7 @@ func (s *Stock) eachShard(lots []drop.LotID, fn func(sh *shard, lots []drop.LotI
 }
 
 func readSnapshot(r reply, lots []drop.LotID, out map[drop.LotID]drop.LotState) error {
-	at := 6
+	at := 7
 	for _, lot := range lots {
 		n, err := strconv.Atoi(r.text(at))
 		if err != nil {

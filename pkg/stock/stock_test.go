@@ -299,6 +299,40 @@ func TestOnlyTheServerThatWasComparedIsOpened(t *testing.T) {
 	}
 }
 
+// TestAFreezeIsEndedByThoseWhoSawIt: a guardian that stood still since an earlier freeze for the same reason does not end a
+// later one.
+func TestAFreezeIsEndedByThoseWhoSawIt(t *testing.T) {
+	s, _, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 3})
+	look := func() drop.ShardState {
+		st, err := s.ShardState(t.Context(), lot.Shard(s.Shards()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	freeze := func() drop.ShardState {
+		if err := s.Freeze(t.Context(), look(), fault.FreezeClock); err != nil {
+			t.Fatal(err)
+		}
+		return look()
+	}
+	for range 2 { // the first opening is no special case
+		earlier := freeze()
+		if err := s.Reopen(t.Context(), earlier); err != nil {
+			t.Fatal(err)
+		}
+		reserve(t, s, lot, "ann", "k", 1)
+		later := freeze()
+		wantCode(t, s.Reopen(t.Context(), earlier), fault.Conflict)
+		_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "bob", Key: "k", Qty: 1})
+		wantCode(t, err, fault.LotFrozen)
+		if err := s.Reopen(t.Context(), later); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestASplitDueEntryForgetsNobody: a sweep that ends in the middle of a batch's entry must not take away the later
 // entry of a hold that was extended.
 func TestASplitDueEntryForgetsNobody(t *testing.T) {

@@ -134,6 +134,58 @@ func TestEventsOfALostServerAreGhostsInAnyOrder(t *testing.T) {
 	}
 }
 
+// The primary is made a replica of its replica by hand, which lacks events 7 and 8, and then a primary again: the same run id
+// as ever, older data, and a ledger that has 7 and 8 no more than Redis. A worker still has them in hand.
+func TestAPrimaryThatWasAReplicaSellsUnderNewEpochs(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s, replica, _ := newReplicatedShop(t)
+	s.load(t, "truffle", 1000)
+	for i := range 5 {
+		if _, err := s.hold(t.Context(), "truffle", "user-"+strconv.Itoa(i), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop := s.start(t, worker.Options{}) // whose guardian signs the shard
+	s.agreesWithin(t, 20*time.Second)
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return s.door(t, "truffle").Opened != "", "the shard is not signed" })
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.watermark(t, "truffle")
+	if err := replica.CutReplication(t.Context(), s.redis); err != nil {
+		t.Fatal(err)
+	}
+	inHand := s.loseTwoEvents(t)
+	run := s.door(t, "truffle").Run
+	steps := []func() error{
+		func() error { return replica.Promote(t.Context()) },
+		func() error { return s.redis.Follow(t.Context(), replica) },
+		func() error { return s.redis.AwaitCopy(t.Context(), replica) },
+		func() error { return s.redis.Promote(t.Context()) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := s.door(t, "truffle"); st.Run != run || st.OpenRun != run || !st.Closed() {
+		t.Fatalf("the door is %+v", st)
+	}
+	s.start(t, worker.Options{})
+	s.awaitEpoch(t, "truffle", before.Epoch+1, 20*time.Second)
+	s.sellsWithin(t, "truffle", 20*time.Second)
+	if _, err := s.ledger.Apply(t.Context(), inHand, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.sellsWithin(t, "truffle", 20*time.Second)
+	s.agreesWithin(t, 20*time.Second)
+	dead, err := s.ledger.DeadLetters(t.Context(), "truffle", 0, 10)
+	if err != nil || len(dead) != 2 || dead[0].Code != fault.StopGhost {
+		t.Errorf("dead letters %+v, %v", dead, err)
+	}
+}
+
 // loseTwoEvents sells a unit for money and returns the two events of it, which nobody has recorded: 7 and 8.
 func (s *shop) loseTwoEvents(t testing.TB) []drop.Event {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/recovery"
 	"github.com/dropctl/dropctl/pkg/seed"
@@ -340,6 +341,107 @@ func (s shop) kill(t *testing.T, lot drop.LotID, at string, before, lost bool) s
 		t.Errorf("killed at %s (before %v, lost %v): a reserve is answered %v", at, before, lost, err)
 	}
 	return sc
+}
+
+// late is a rebuild whose connection to PostgreSQL was cut, and its lock lost with it, once it had staged everything: it does
+// not know that another one has begun.
+type late struct {
+	recovery.RebuildLedger
+	recovery.RebuildStock
+	load func() error // what it does in the end, when it goes on
+}
+
+func (l *late) LockLots(context.Context, []drop.LotID) (func(), error) { return func() {}, nil }
+
+func (l *late) Rebuild(ctx context.Context, r recovery.LoadRequest) error {
+	r.Records = replay(ctx, r.Records)
+	r.Users = replay(ctx, r.Users)
+	l.load = func() error { return l.RebuildStock.Rebuild(ctx, r) }
+	return errBroken
+}
+
+// replay reads the pages now and hands them over later.
+func replay[T any](ctx context.Context, read func(context.Context, func([]T) error) error) func(context.Context, func([]T) error) error {
+	var all []T
+	err := read(ctx, func(page []T) error { all = append(all, page...); return nil })
+	return func(_ context.Context, fn func([]T) error) error { return errors.Join(err, fn(all)) }
+}
+
+// between lets something happen while an epoch is issued.
+type between struct {
+	recovery.RebuildLedger
+	happens func()
+}
+
+func (b between) IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason string) (recovery.Issued, error) {
+	issued, err := b.RebuildLedger.IssueEpoch(ctx, lot, actor, reason)
+	b.happens()
+	return issued, err
+}
+
+// TestALoadUnderAClosedEpochIsReplaced: a rebuild that lost its lock loads the lot under an epoch that another one has just
+// closed, and the lot sells. The other one stops that at once, and what was sold is a ghost.
+func TestALoadUnderAClosedEpochIsReplaced(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
+	s.sell(t, "hat", 3)
+	s.drain(t)
+	s.flush(t)
+	first := s.rebuilder()
+	l := &late{RebuildLedger: first.Ledger, RebuildStock: first.Stock}
+	first.Ledger, first.Stock = l, l
+	if _, err := first.Rebuild(t.Context(), "hat", "alice", "why"); !errors.Is(err, errBroken) {
+		t.Fatal(err)
+	}
+	second := s.rebuilder()
+	second.Ledger = between{second.Ledger, func() {
+		if err := l.load(); err != nil {
+			t.Errorf("the late load: %v", err)
+		}
+		if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: "ghost", Key: "k", Qty: 1}); err != nil {
+			t.Error(err)
+		}
+	}}
+	done, err := second.Rebuild(t.Context(), "hat", "bob", "redis was lost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now, known := s.lot(t, "hat"); now.Epoch != done.Epoch || now.Held != 0 || now.Sold != 3 || !now.Sells() || known.Epoch != done.Epoch {
+		t.Errorf("after %+v Redis has %+v, the ledger %+v", done, now, known)
+	}
+	s.drain(t)
+	s.wantProven(t)
+}
+
+// TestARebuildThatLostItsLockLoadsNothing: another rebuild has issued an epoch by the time everything is staged.
+func TestARebuildThatLostItsLockLoadsNothing(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
+	s.sell(t, "hat", 3)
+	s.drain(t)
+	s.flush(t)
+	r := s.rebuilder()
+	r.Ledger = overtaken{r.Ledger, s.ledger}
+	if _, err := r.Rebuild(t.Context(), "hat", "alice", "why"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the rebuild ended with %v", err)
+	}
+	if _, err := s.stock.Lot(t.Context(), "hat"); !fault.Is(err, fault.LotNotLoaded) {
+		t.Errorf("looking at the lot: %v", err)
+	}
+	s.rebuild(t, "hat")
+	s.wantProven(t)
+}
+
+// overtaken lets another rebuild issue an epoch once the last page was read.
+type overtaken struct {
+	recovery.RebuildLedger
+	ledger *ledger.Ledger
+}
+
+func (o overtaken) EachUser(ctx context.Context, lot drop.LotID, epoch int64, since time.Time, fn func([]drop.UserCount) error) error {
+	err := o.RebuildLedger.EachUser(ctx, lot, epoch, since, fn)
+	_, issueErr := o.ledger.IssueEpoch(ctx, lot, ledger.IssueRequest{Actor: "bob", Reason: "another rebuild"})
+	return errors.Join(err, issueErr)
 }
 
 func (s shop) lotKey(t *testing.T, lot drop.LotID) string {
