@@ -124,16 +124,19 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 func Serve(ctx context.Context, l net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 2 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(drained)
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if server.Shutdown(limit) != nil {
 			_ = server.Close()
 		}
 	})
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	err := server.Serve(l)
+	if stop() { // nobody asked it to end
 		return fault.Wrap(fault.Failed, err, "serving metrics on %s", l.Addr())
 	}
+	<-drained
 	return nil
 }
