@@ -14,6 +14,8 @@ type Config struct {
 	RedisURL             Secret        `mapstructure:"redis-url"`
 	RedisUsername        string        `mapstructure:"redis-username"`
 	RedisPasswordFile    string        `mapstructure:"redis-password-file"`
+	RedisDialTimeout     time.Duration `mapstructure:"redis-dial-timeout"`
+	RedisTimeout         time.Duration `mapstructure:"redis-timeout"`
 	DatabaseURL          Secret        `mapstructure:"database-url"`
 	DatabasePasswordFile string        `mapstructure:"database-password-file"`
 	ServerURL            Secret        `mapstructure:"server"`
@@ -140,6 +142,8 @@ func Settings() []Setting {
 		{Name: "redis-url", Group: Redis, kind: url, Usage: "Redis: redis:// rediss:// unix:// redis-sentinel:// redis-cluster://"},
 		{Name: "redis-username", Group: Redis, Usage: "Redis ACL user, if the URL names none"},
 		{Name: "redis-password-file", Group: Redis, Usage: "file holding the Redis password"},
+		{Name: "redis-dial-timeout", Group: Redis, kind: duration, Default: "1s", min: int64(time.Millisecond), Usage: "how long connecting to Redis may take"},
+		{Name: "redis-timeout", Group: Redis, kind: duration, Default: "2s", min: int64(time.Millisecond), Usage: "how long one call to Redis may take"},
 		{Name: "database-url", Group: Database, kind: url, Usage: "PostgreSQL: postgres://user@host:port/database"},
 		{Name: "database-password-file", Group: Database, Usage: "file holding the PostgreSQL password (PGPASSFILE works too)"},
 		{Name: "server", Group: API, kind: url, Usage: "base URL of the HTTP API"},

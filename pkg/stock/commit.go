@@ -18,7 +18,7 @@ import (
 // them. There is no timer: an idle lane sends at once, and a loaded one sends what has gathered meanwhile.
 const (
 	lanesPerShard = 2   // script calls of one shard in flight
-	callsInFlight = 8   // script calls in flight over all shards: with many lots, fewer and larger calls cost less
+	callsInFlight = 8   // script calls in flight over all shards of a server: with many lots, fewer and larger calls cost less
 	maxBatch      = 512 // requests of one kind in a call
 )
 
@@ -63,13 +63,21 @@ type shard struct {
 	stock  *Stock
 	number int
 	keys   shardKeys
-	moves  atomic.Int64 // how often a lane was told that the shard lives elsewhere
+	moves  atomic.Int64         // how often a lane was told that the shard lives elsewhere
+	home   atomic.Pointer[node] // where it lives, as far as known
+	known  lookups
 
 	mu     sync.Mutex
 	queue  []*request
 	busy   int
 	idle   []*lane
 	closed bool
+}
+
+func newShard(s *Stock, number int) *shard {
+	sh := &shard{stock: s, number: number, keys: keysOf(number)}
+	sh.known.lane = &lane{shard: sh}
+	return sh
 }
 
 // requests are answered requests, for those to come: at full speed they are most of the garbage.
@@ -88,8 +96,8 @@ func (s *Stock) do(ctx context.Context, sh *shard, r *request) (result, error) {
 	if err := ctx.Err(); err != nil {
 		return result{}, s.notSent(err)
 	}
-	if !sh.submit(r) {
-		return result{}, closedFault()
+	if err := sh.submit(r); err != nil {
+		return result{}, err
 	}
 	select {
 	case res := <-r.done:
@@ -112,16 +120,19 @@ func (s *Stock) notSent(err error) error {
 	return fault.Wrap(fault.Unavailable, err, "Redis at %s is too slow; the request was not sent", s.target).WithHint("try again")
 }
 
-// submit queues a request and sees to it that a lane drives; false once the engine is closed.
-func (sh *shard) submit(r *request) bool {
+// submit queues a request and sees to it that a lane drives, unless the shard takes no calls.
+func (sh *shard) submit(r *request) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if sh.closed {
-		return false
+		return closedFault()
+	}
+	if err := sh.refused(); err != nil {
+		return err
 	}
 	sh.queue = append(sh.queue, r)
 	if sh.busy >= lanesPerShard {
-		return true
+		return nil
 	}
 	sh.busy++
 	l := &lane{shard: sh}
@@ -130,11 +141,11 @@ func (sh *shard) submit(r *request) bool {
 	}
 	sh.stock.lanes.Add(1)
 	go sh.drive(l)
-	return true
+	return nil
 }
 
-// drive sends batches on a lane until nothing waits. The connection is made ready before the lane takes one of the
-// engine's slots: a server that does not answer must not hold up the shards of others.
+// drive sends batches on a lane until nothing waits. The connection is made ready before the lane takes one of its
+// server's slots.
 func (sh *shard) drive(l *lane) {
 	defer sh.stock.lanes.Done()
 	var b batch
@@ -142,12 +153,12 @@ func (sh *shard) drive(l *lane) {
 		// The lane's own limits end a call: dialling and the socket both have timeouts.
 		ctx := context.Background()
 		err := l.ready(ctx)
-		sh.stock.slots <- struct{}{}
+		free := l.enter(err)
 		more := sh.fill(&b, l)
 		if more {
 			b.send(ctx, l, err)
 		}
-		<-sh.stock.slots
+		free()
 		if !more {
 			return
 		}
@@ -277,9 +288,11 @@ func (b *batch) send(ctx context.Context, l *lane, notReady error) {
 	var calls []*invocation
 	if b.reserve.n > 0 {
 		calls = append(calls, b.reserve.invocation(sh, reserveKind))
+		sh.stock.opt.Metrics.BatchSize.WithLabelValues(lua.Reserve).Observe(float64(b.reserve.n))
 	}
 	if b.settle.n > 0 {
 		calls = append(calls, b.settle.invocation(sh, settleKind))
+		sh.stock.opt.Metrics.BatchSize.WithLabelValues(lua.Settle).Observe(float64(b.settle.n))
 	}
 	for _, r := range b.calls {
 		calls = append(calls, r.call)

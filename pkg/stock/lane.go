@@ -21,6 +21,7 @@ import (
 type lane struct {
 	shard  *shard
 	conn   *redis.Conn
+	home   *node     // where the connection leads
 	door   [3]string // run id, owner, retention
 	used   time.Time
 	losses int64 // lost connections of the engine when this one was last known to work
@@ -54,7 +55,7 @@ func (l *lane) ready(ctx context.Context) error {
 		err = l.assure(ctx)
 	}
 	if err != nil {
-		l.shard.stock.losses.Add(1)
+		l.shard.stock.lost()
 		l.close()
 	}
 	return err
@@ -72,7 +73,7 @@ func (l *lane) open(ctx context.Context) error {
 			s.server.moved(ctx)
 			continue
 		}
-		l.conn = node.Conn()
+		l.conn, l.home = node.Conn(), s.settle(l.shard, node)
 		pipe := l.conn.Pipeline()
 		info, owner := pipe.Info(ctx, "server"), pipe.HGet(ctx, l.shard.keys.meta, "owner")
 		if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -137,6 +138,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 	if proof != nil {
 		sent = append(slices.Clip(calls), proof.fence)
 	}
+	start := time.Now()
 	cmds := l.send(ctx, sent, false, proof)
 	var missing []int
 	for i, cmd := range cmds {
@@ -145,6 +147,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 	}
 	if len(missing) > 0 {
+		l.shard.stock.opt.Metrics.ScriptReloads.Add(float64(len(missing)))
 		if proof != nil && missing[len(missing)-1] != len(calls) {
 			missing = append(missing, len(calls)) // the fence comes last once more
 		}
@@ -156,6 +159,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 			cmds[missing[i]] = cmd
 		}
 	}
+	l.measure(calls, time.Since(start))
 	answers := make([]answer, len(cmds))
 	broken := proof != nil && proof.wait.Err() != nil && !serverSaid(proof.wait.Err())
 	for i, cmd := range cmds {
@@ -179,7 +183,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 	}
 	if broken {
-		l.shard.stock.losses.Add(1)
+		l.shard.stock.lost()
 		l.close()
 	}
 	l.used = time.Now()
@@ -206,6 +210,34 @@ func (l *lane) send(ctx context.Context, calls []*invocation, withSource bool, p
 	}
 	_, _ = pipe.Exec(ctx)
 	return cmds
+}
+
+// enter waits until another call may go to the lane's server; the lane calls free when it is answered. A lane that is not
+// ready sends none.
+func (l *lane) enter(notReady error) (free func()) {
+	if notReady != nil {
+		return func() {}
+	}
+	slots, inFlight := l.home.slots, l.shard.stock.opt.Metrics.InFlight
+	slots <- struct{}{}
+	inFlight.Inc()
+	return func() {
+		inFlight.Dec()
+		<-slots
+	}
+}
+
+// measure notes how long the calls of a pipeline took.
+func (l *lane) measure(calls []*invocation, took time.Duration) {
+	for _, c := range calls {
+		l.shard.stock.opt.Metrics.CallSeconds.WithLabelValues(c.script.name).Observe(took.Seconds())
+	}
+}
+
+// lost notes that a connection was lost, or could not be had: the others are doubtful too.
+func (s *Stock) lost() {
+	s.losses.Add(1)
+	s.opt.Metrics.ConnectionsLost.Inc()
 }
 
 func unixMilli(s string) time.Time {

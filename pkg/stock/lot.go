@@ -102,6 +102,11 @@ func readSnapshot(r reply, lots []drop.LotID, out map[drop.LotID]drop.LotState) 
 
 // Lots lists what Redis has, sorted. It scans the key space, which holds few keys a lot.
 func (s *Stock) Lots(ctx context.Context) ([]drop.LotID, error) {
+	for _, sh := range s.shards {
+		if err := sh.refused(); err != nil {
+			return nil, err
+		}
+	}
 	var lots []drop.LotID
 	var mu sync.Mutex
 	err := s.server.eachNode(ctx, func(n *redis.Client) error {

@@ -305,8 +305,9 @@ func (m *machine) crowd(rt *rapid.T) {
 
 // together makes requests for one lot that travel in one call: the engine's lanes have to wait until all are there.
 func together(rt *rapid.T, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, []error) {
-	for range cap(s.slots) {
-		s.slots <- struct{}{}
+	slots := s.shardOf(qs[0].Lot).home.Load().slots
+	for range cap(slots) {
+		slots <- struct{}{}
 	}
 	outs, errs := make([]drop.Outcome, len(qs)), make([]error, len(qs))
 	var wg sync.WaitGroup
@@ -324,8 +325,8 @@ func together(rt *rapid.T, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, 
 			rt.Fatal("the requests do not come together")
 		}
 	}
-	for range cap(s.slots) {
-		<-s.slots
+	for range cap(slots) {
+		<-slots
 	}
 	wg.Wait()
 	return outs, errs

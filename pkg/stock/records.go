@@ -115,9 +115,12 @@ type hash struct {
 }
 
 func (s *Stock) hashOf(ctx context.Context, lot drop.LotID) (hash, error) {
-	keys := s.shardOf(lot).keys
-	node, err := s.server.node(ctx, keys.meta)
-	return hash{s, node, keys.lot(lot)}, wireFault(s.target, err, false)
+	sh := s.shardOf(lot)
+	if err := sh.refused(); err != nil {
+		return hash{}, err
+	}
+	node, err := s.server.node(ctx, sh.keys.meta)
+	return hash{s, node, sh.keys.lot(lot)}, wireFault(s.target, err, false)
 }
 
 // get returns the fields that are there.

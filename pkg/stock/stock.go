@@ -14,6 +14,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
 // Options says which Redis and how to treat it. Zero values take the defaults named here.
@@ -30,6 +31,9 @@ type Options struct {
 	Durability     string        // memory, disk or replicas=N; default memory
 	DurabilityWait time.Duration // how long a batch may wait for disk or replicas; default 1.5s, as everysec syncs once a second
 	AttestedFsync  string        // appendfsync as an operator vouches for it, believed where CONFIG is forbidden
+
+	Breaker bool              // ping each server all the time, and refuse calls at once to one that answers badly
+	Metrics *telemetry.Engine // nil: nobody looks at them; requests waiting and pool waits need Breaker
 }
 
 func (o Options) withDefaults() Options {
@@ -47,6 +51,9 @@ func (o Options) withDefaults() Options {
 	if o.Name == "" {
 		o.Name = "dropctl"
 	}
+	if o.Metrics == nil {
+		o.Metrics = telemetry.NewEngine(nil)
+	}
 	set(&o.KeyRetention, 24*time.Hour)
 	set(&o.DialTimeout, time.Second)
 	set(&o.Timeout, 2*time.Second)
@@ -63,14 +70,18 @@ type Stock struct {
 	shards []*shard
 
 	lanes  sync.WaitGroup
-	slots  chan struct{} // calls in flight, over all shards
-	losses atomic.Int64  // connections lost, or not to be had, by any lane so far
+	slots  int          // calls in flight, over all shards of a server
+	losses atomic.Int64 // connections lost, or not to be had, by any lane so far
+
+	nodesMu   sync.Mutex
+	nodes     []*node
+	stopWatch context.CancelFunc // nil without Options.Breaker
 
 	batchPrefix string // of the names of this engine's batches, unlike any other engine's
 	batches     atomic.Uint64
 }
 
-// Open prepares the engine. It dials nothing: the first call does.
+// Open prepares the engine. It dials nothing: the first call does, or the prober with Options.Breaker.
 func Open(o Options) (*Stock, error) {
 	o = o.withDefaults()
 	if o.Shards < 1 || o.Shards > MaxShards {
@@ -80,7 +91,7 @@ func Open(o Options) (*Stock, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Calls that wait for disk or replicas use no CPU meanwhile, and must not hold up the shards of other servers.
+	// Calls that wait for disk or replicas use no CPU meanwhile.
 	slots := lanesPerShard * o.Shards
 	if lv == (level{}) {
 		slots, o.DurabilityWait = callsInFlight, 0
@@ -90,9 +101,14 @@ func Open(o Options) (*Stock, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Stock{opt: o, level: lv, server: srv, target: target, slots: make(chan struct{}, slots), batchPrefix: rand.Text()[:8]}
+	s := &Stock{opt: o, level: lv, server: srv, target: target, slots: slots, batchPrefix: rand.Text()[:8]}
 	for n := range o.Shards {
-		s.shards = append(s.shards, &shard{stock: s, number: n, keys: keysOf(n)})
+		s.shards = append(s.shards, newShard(s, n))
+	}
+	if o.Breaker {
+		var ctx context.Context
+		ctx, s.stopWatch = context.WithCancel(context.Background())
+		s.lanes.Go(func() { s.watch(ctx) })
 	}
 	return s, nil
 }
@@ -107,11 +123,15 @@ func (s *Stock) Close() error {
 	for _, sh := range s.shards {
 		sh.shut()
 	}
+	if s.stopWatch != nil {
+		s.stopWatch()
+	}
 	s.lanes.Wait()
 	for _, sh := range s.shards {
 		for _, l := range sh.idle {
 			l.close()
 		}
+		sh.known.lane.close()
 	}
 	return s.server.Close()
 }

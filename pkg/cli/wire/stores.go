@@ -39,7 +39,7 @@ func OpenStock(cfg *config.Config, getenv func(string) string, in ledger.Install
 		return nil, err
 	}
 	o := stock.Options{URL: t.URL.Reveal(), Installation: in.ID, Shards: in.Shards,
-		KeyRetention: cfg.KeyRetention, OutboxMaxBytes: int64(cfg.OutboxMaxBytes),
+		DialTimeout: cfg.RedisDialTimeout, Timeout: cfg.RedisTimeout, KeyRetention: cfg.KeyRetention, OutboxMaxBytes: int64(cfg.OutboxMaxBytes),
 		Durability: cfg.Durability, DurabilityWait: min(cfg.DurabilityWait, cfg.Timeout), AttestedFsync: cfg.Attested["redis-appendfsync"]}
 	if !t.URL.HasPassword() {
 		o.Password = t.Password.Reveal()
