@@ -211,7 +211,7 @@ var table = []Entry{
 	{Foreign, "error", ExitUnavailable, 503, "Foreign installation", "the data in Redis or PostgreSQL belongs to another installation of dropctl", "nothing is sold or recorded", "check --redis-url and --database-url: dropctl config view --origin"},
 	{NotMigrated, "error", ExitUnavailable, 503, "Database not migrated", "the database has no dropctl schema or an older one", "nothing is sold or recorded", "run: dropctl migrate up"},
 	{OutOfMemory, "error", ExitUnavailable, 503, "Redis out of memory", "Redis reached maxmemory and takes no new holds", "no new holds; settling goes on", "raise maxmemory, or drain the outbox: dropctl worker --until-idle"},
-	{UnsafeRedis, "error", ExitRefused, 0, "Redis not fit for a sale", "this Redis could lose stock or cannot be written to: it may evict keys, is a replica, cannot write to its disk, or cannot give the durability that is asked for", "none: the lot was not opened", "see everything that is wrong: dropctl doctor"},
+	{UnsafeRedis, "error", ExitRefused, 409, "Redis not fit for a sale", "this Redis could lose stock or cannot be written to: it may evict keys, is a replica, cannot write to its disk, or cannot give the durability that is asked for", "none: the lot was not opened", "see everything that is wrong: dropctl doctor"},
 
 	{Finding, "error", ExitFinding, 0, "Finding", "the check ran and its answer is bad", "see the evidence", "read the output and follow its next command"},
 	{Pending, "error", ExitFinding, 0, "Migrations pending", "the database schema is older than this binary", noRisk, "run: dropctl migrate up"},
