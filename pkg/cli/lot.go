@@ -64,26 +64,20 @@ func viewLot(s drop.LotState) lotView {
 		Epoch: s.Epoch, Seq: s.Seq, Frozen: s.FreezeReason()}
 }
 
-// lotIDs offers the lots that Redis has for completion.
+// lotIDs offers the lots that the shop has for completion.
 func (a *app) lotIDs(ctx context.Context, _ string) ([]candidate, error) {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = s.Close() }()
-	lots, err := s.Lots(ctx)
-	if err != nil {
-		return nil, err
-	}
-	states, err := s.LotStates(ctx, lots)
+	defer s.Close()
+	lots, err := s.Lots(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	var list []candidate
-	for _, lot := range lots {
-		if st, ok := states[lot]; ok {
-			list = append(list, candidate{string(lot), fmt.Sprintf("%s, %d of %d left", st.Status, st.Available, st.Capacity)})
-		}
+	for _, l := range lots {
+		list = append(list, candidate{string(l.Lot), fmt.Sprintf("%s, %d of %d left", l.Status, l.Available, l.Capacity)})
 	}
 	return list, nil
 }

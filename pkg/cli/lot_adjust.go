@@ -52,7 +52,7 @@ PostgreSQL is down.`,
 	expect = numberFlag(cmd, "expect", 0, "capacity that the lot has now")
 	reasonFlag(cmd, &q.Reason)
 	dryRunFlag(cmd, &q.DryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Durable)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Durable)
 	completeNothing(cmd, "by", "to", "expect")
 	return cmd
 }
@@ -64,23 +64,23 @@ type adjustView struct {
 }
 
 func (a *app) adjustLot(ctx context.Context, q drop.AdjustRequest) error {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	defer s.Close()
 	a.note("target: lot %s on %s", q.Lot, s.Target())
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	same := false
-	state, err := askTwice(ctx, a.again(), func() (state drop.LotState, err error) {
-		state, same, err = s.Adjust(ctx, q)
-		return state, err
+	lot, err := askTwice(ctx, a.again(), func() (v lotView, err error) {
+		v, same, err = s.Adjust(ctx, q)
+		return v, err
 	})
 	if err != nil {
-		return a.aboutLot(ctx, q.Lot, err)
+		return err
 	}
-	v := adjustView{viewLot(state), "changed"}
+	v := adjustView{lot, "changed"}
 	switch {
 	case same:
 		v.Result = "unchanged"

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 func newLotList(a *app) *cobra.Command {
@@ -29,7 +28,7 @@ see dropctl status.`,
 		},
 	}
 	a.groupFlag(cmd, &group)
-	a.settings(cmd, cmd.Flags(), config.Redis)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.API)
 	return cmd
 }
 
@@ -38,14 +37,14 @@ func (a *app) groupFlag(cmd *cobra.Command, to *string) {
 	_ = cmd.RegisterFlagCompletionFunc("group", a.completeFrom(a.groups))
 }
 
-// groups offers the groups of the lots that Redis has for completion.
+// groups offers the groups of the lots that the shop has for completion.
 func (a *app) groups(ctx context.Context, _ string) ([]candidate, error) {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = s.Close() }()
-	lots, err := s.Lots(ctx)
+	defer s.Close()
+	lots, err := s.LotIDs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -68,41 +67,16 @@ func checkGroup(group string) error {
 }
 
 func (a *app) listLots(ctx context.Context, group string) error {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	defer s.Close()
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	lots, err := lotsOf(ctx, s, group)
+	lots, err := s.Lots(ctx, group)
 	if err != nil {
 		return err
 	}
-	states, err := s.LotStates(ctx, lots)
-	if err != nil {
-		return err
-	}
-	views := []lotView{}
-	for _, lot := range lots {
-		if st, ok := states[lot]; ok {
-			views = append(views, viewLot(st))
-		}
-	}
-	return a.print(views)
-}
-
-// lotsOf returns the lots of a group, or for "" all, sorted.
-func lotsOf(ctx context.Context, s *stock.Stock, group string) ([]drop.LotID, error) {
-	all, err := s.Lots(ctx)
-	if err != nil || group == "" {
-		return all, err
-	}
-	var lots []drop.LotID
-	for _, lot := range all {
-		if lot.Group() == group {
-			lots = append(lots, lot)
-		}
-	}
-	return lots, nil
+	return a.print(lots)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 func newLotOpen(a *app) *cobra.Command {
@@ -32,25 +31,30 @@ within 0.3 s blocks nothing; dropctl doctor looks at everything.`,
 // preflightBudget is what a look before opening may take, over all servers.
 const preflightBudget = 300 * time.Millisecond
 
-// preflight says of each shard why its lots must not be opened; what is not known within the budget blocks nothing.
-func (a *app) preflight(ctx context.Context, s *stock.Stock, lots []drop.LotID) map[int]error {
+// Blocked says of lots why they must not be opened; what is not known within the budget blocks nothing.
+func (s storeShop) Blocked(ctx context.Context, lots []drop.LotID) map[drop.LotID]error {
 	ctx, cancel := context.WithTimeout(ctx, preflightBudget)
 	defer cancel()
 	installation := make(chan ledger.Installation, 1)
-	go func() { installation <- a.installation(ctx) }()
+	go func() { installation <- s.app.installation(ctx) }()
 
 	var shards []int
 	for _, lot := range lots {
-		if shard := lot.Shard(s.Shards()); !slices.Contains(shards, shard) {
+		if shard := lot.Shard(s.stock.Shards()); !slices.Contains(shards, shard) {
 			shards = append(shards, shard)
 		}
 	}
-	nodes, err := s.Preflight(ctx, shards)
+	nodes, err := s.stock.Preflight(ctx, shards)
 	in := <-installation
 	if err != nil {
 		return nil
 	}
-	return doctor.Preflight(wire.DoctorNodes(nodes), in.ID, in.Shards)
+	unfit := doctor.Preflight(wire.DoctorNodes(nodes), in.ID, in.Shards)
+	blocked := map[drop.LotID]error{}
+	for _, lot := range lots {
+		blocked[lot] = unfit[lot.Shard(s.stock.Shards())]
+	}
+	return blocked
 }
 
 // installation asks the ledger whose shop this is; nothing if it is not named or silent.

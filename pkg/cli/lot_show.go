@@ -25,21 +25,21 @@ func newLotShow(a *app) *cobra.Command {
 		},
 	}
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.lotIDs))
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Database)
 	return cmd
 }
 
 func (a *app) showLot(ctx context.Context, lot drop.LotID) error {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	defer s.Close()
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	state, err := s.Lot(ctx, lot)
+	v, err := s.Lot(ctx, lot)
 	if err != nil {
-		return a.aboutLot(ctx, lot, err)
+		return err
 	}
-	return a.print(viewLot(state))
+	return a.print(v)
 }

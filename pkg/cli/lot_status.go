@@ -11,7 +11,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 // statusChange is a change of the status of many lots: what open, pause and close have in common.
@@ -23,7 +22,7 @@ type statusChange struct {
 	reason string
 	dryRun bool
 
-	blocked map[int]error // shards whose lots must stay as they are
+	blocked map[drop.LotID]error // lots that must stay as they are
 }
 
 // statusCommand finishes the command that gives lots a status.
@@ -38,10 +37,10 @@ func (a *app) statusCommand(cmd *cobra.Command, status drop.Status) *cobra.Comma
 		return a.changeStatus(cmd.Context(), c)
 	}
 	a.groupFlag(cmd, &c.group)
-	cmd.Flags().BoolVar(&c.all, "all", false, "all lots that Redis has")
+	cmd.Flags().BoolVar(&c.all, "all", false, "all lots")
 	reasonFlag(cmd, &c.reason)
 	dryRunFlag(cmd, &c.dryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Durable)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Durable)
 	return cmd
 }
 
@@ -95,11 +94,11 @@ type statusChangeView struct {
 }
 
 func (a *app) changeStatus(ctx context.Context, c statusChange) error {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	defer s.Close()
 	if len(c.lots) == 0 {
 		if c.lots, err = a.lotsToChange(ctx, s, c.group); err != nil {
 			return err
@@ -107,7 +106,7 @@ func (a *app) changeStatus(ctx context.Context, c statusChange) error {
 	}
 	a.note("target: %s on %s", countLots(c.lots), s.Target())
 	if c.status == drop.Open {
-		c.blocked = a.preflight(ctx, s, c.lots)
+		c.blocked = s.Blocked(ctx, c.lots)
 	}
 	views := a.changeEach(ctx, s, c)
 	if err := a.print(views); err != nil {
@@ -116,10 +115,10 @@ func (a *app) changeStatus(ctx context.Context, c statusChange) error {
 	return bulkError(views)
 }
 
-func (a *app) lotsToChange(ctx context.Context, s *stock.Stock, group string) ([]drop.LotID, error) {
+func (a *app) lotsToChange(ctx context.Context, s shop, group string) ([]drop.LotID, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	lots, err := lotsOf(ctx, s, group)
+	lots, err := s.LotIDs(ctx, group)
 	if err == nil && len(lots) == 0 {
 		err = fault.New(fault.NotFound, "Redis has no lots")
 		if group != "" {
@@ -130,7 +129,7 @@ func (a *app) lotsToChange(ctx context.Context, s *stock.Stock, group string) ([
 }
 
 // changeEach changes lots side by side: in an emergency a thousand of them must not wait for each other.
-func (a *app) changeEach(ctx context.Context, s *stock.Stock, c statusChange) []statusChangeView {
+func (a *app) changeEach(ctx context.Context, s shop, c statusChange) []statusChangeView {
 	views := make([]statusChangeView, len(c.lots))
 	places := make(chan struct{}, 32)
 	var wg sync.WaitGroup
@@ -145,22 +144,26 @@ func (a *app) changeEach(ctx context.Context, s *stock.Stock, c statusChange) []
 	return views
 }
 
-func (a *app) changeOne(ctx context.Context, s *stock.Stock, c statusChange, lot drop.LotID) statusChangeView {
-	if err := c.blocked[lot.Shard(s.Shards())]; err != nil {
+// statusRequest gives one lot a status.
+type statusRequest struct {
+	lot    drop.LotID
+	status drop.Status
+	reason string
+	dryRun bool
+}
+
+func (a *app) changeOne(ctx context.Context, s shop, c statusChange, lot drop.LotID) statusChangeView {
+	if err := c.blocked[lot]; err != nil {
 		return notChanged(lot, err)
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	q := drop.ChangeRequest{Lot: lot, Status: &c.status, DryRun: c.dryRun, Actor: a.cfg.Actor, Reason: c.reason}
-	same := false
-	_, err := askTwice(ctx, a.again(), func() (state drop.LotState, err error) {
-		state, same, err = s.Change(ctx, q)
-		return state, err
-	})
+	q := statusRequest{lot, c.status, c.reason, c.dryRun}
+	same, err := askTwice(ctx, a.again(), func() (bool, error) { return s.SetStatus(ctx, q) })
 	v := statusChangeView{Lot: lot, Status: c.status, Result: "changed"}
 	switch {
 	case err != nil:
-		return notChanged(lot, a.aboutLot(ctx, lot, err))
+		return notChanged(lot, err)
 	case same:
 		v.Result = "unchanged"
 	case c.dryRun:
@@ -184,7 +187,10 @@ func bulkError(views []statusChangeView) error {
 }
 
 // manyFaults says in one error how a command went with many lots, an error or nil for each; nil if none failed.
-func manyFaults(errs []error, done string) error {
+func manyFaults(errs []error, done string) error { return faultsOf(errs, "lots", done) }
+
+// faultsOf is manyFaults for things of another kind.
+func faultsOf(errs []error, things, done string) error {
 	var first error
 	failed := 0
 	for _, err := range errs {
@@ -198,9 +204,9 @@ func manyFaults(errs []error, done string) error {
 	case failed == 0 || len(errs) == 1:
 		return first
 	case failed < len(errs):
-		return fault.New(fault.Partial, "%d of %d lots failed; the first: %s", failed, len(errs), first).WithHint("%s", fault.HintOf(first))
+		return fault.New(fault.Partial, "%d of %d %s failed; the first: %s", failed, len(errs), things, first).WithHint("%s", fault.HintOf(first))
 	}
-	return fault.New(fault.CodeOf(first), "none of %d lots could be %s; the first: %s", len(errs), done, first).WithHint("%s", fault.HintOf(first))
+	return fault.New(fault.CodeOf(first), "none of %d %s could be %s; the first: %s", len(errs), things, done, first).WithHint("%s", fault.HintOf(first))
 }
 
 func countLots(lots []drop.LotID) string {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -91,41 +90,12 @@ func reservationNow(ctx context.Context, s *stock.Stock, id drop.ReservationID) 
 // reservationIDs offers the ids of reservations in some states for completion.
 func (a *app) reservationIDs(states ...drop.State) func(ctx context.Context, prefix string) ([]candidate, error) {
 	return func(ctx context.Context, prefix string) ([]candidate, error) {
-		s, err := a.openStock(ctx)
+		s, err := a.openShop(ctx, false)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = s.Close() }()
-		lots, err := s.Lots(ctx)
-		if err != nil {
-			return nil, err
-		}
-		var list []candidate
-		enough := errors.New("enough")
-		for _, lot := range lots {
-			start := string(lot) + "~"
-			if !strings.HasPrefix(start, prefix) && !strings.HasPrefix(prefix, start) {
-				continue
-			}
-			err := s.Records(ctx, lot, func(page []drop.Reservation) error {
-				for _, r := range page {
-					if strings.HasPrefix(r.ID.String(), prefix) && isOneOf(r.State, states) {
-						list = append(list, candidate{r.ID.String(), string(r.State) + " " + r.User})
-					}
-				}
-				if len(list) >= completionLimit {
-					return enough
-				}
-				return nil
-			})
-			if errors.Is(err, enough) {
-				return list, nil
-			}
-			if err != nil {
-				return nil, err
-			}
-		}
-		return list, nil
+		defer s.Close()
+		return s.Offer(ctx, prefix, states)
 	}
 }
 

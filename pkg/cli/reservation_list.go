@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 )
@@ -39,7 +40,7 @@ are more than --limit, stderr says how to go on.`,
 	cmd.Flags().Lookup("state").DefValue = ""
 	limit = numberFlag(cmd, "limit", 1, "list at most this many (default 100)")
 	cmd.Flags().StringVar(&after, "after", "", "go on behind this reservation")
-	a.settings(cmd, cmd.Flags(), config.Database)
+	a.settings(cmd, cmd.Flags(), config.Database, config.API)
 	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.lotIDs))
 	_ = cmd.RegisterFlagCompletionFunc("state", completeList("held", "confirmed", "released", "expired", "refunded"))
 	completeNothing(cmd, "user", "limit", "after")
@@ -69,24 +70,24 @@ func readFilter(lot, user, after string, states []string) (f drop.ReservationFil
 }
 
 func (a *app) listReservations(ctx context.Context, f drop.ReservationFilter) error {
+	served, err := a.cfg.UsesServer("database-url")
+	if err != nil {
+		return err
+	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
-	if err != nil {
-		return err
+	list := a.listRecorded
+	if served {
+		list = a.listServed
 	}
-	defer l.Close()
 	limit := f.Limit
 	f.Limit++ // one more, to know whether there are more
-	page, err := l.Reservations(ctx, f)
+	views, err := list(ctx, f)
 	if err != nil {
 		return err
 	}
-	more := len(page) > limit
-	views := []reservationView{}
-	for _, r := range page[:min(limit, len(page))] {
-		views = append(views, viewRecorded(r))
-	}
+	more := len(views) > limit
+	views = views[:min(limit, len(views))]
 	if err := a.print(views); err != nil {
 		return err
 	}
@@ -99,3 +100,51 @@ func (a *app) listReservations(ctx context.Context, f drop.ReservationFilter) er
 	a.note("there are more: add --limit %s --after %s", strconv.Itoa(limit), shellQuoted(views[limit-1].ID.String()))
 	return nil
 }
+
+// listRecorded reads reservations from the ledger.
+func (a *app) listRecorded(ctx context.Context, f drop.ReservationFilter) ([]reservationView, error) {
+	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	page, err := l.Reservations(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	views := []reservationView{}
+	for _, r := range page {
+		views = append(views, viewRecorded(r))
+	}
+	return views, nil
+}
+
+// listServed reads them page by page from a server. Its cursor is the last reservation of the page before.
+func (a *app) listServed(ctx context.Context, f drop.ReservationFilter) ([]reservationView, error) {
+	s, err := a.newServerShop()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	asked := client.Filter{Lot: string(f.Lot), User: f.User, States: texts(f.States), Limit: min(f.Limit, maxPage)}
+	if !f.After.IsZero() {
+		asked.Cursor = f.After.String()
+	}
+	views := []reservationView{}
+	for r, err := range s.client.AllReservations(ctx, asked) {
+		if err != nil {
+			return nil, err
+		}
+		v, err := s.view(r)
+		if err != nil {
+			return nil, err
+		}
+		if views = append(views, v); len(views) == f.Limit {
+			break
+		}
+	}
+	return views, nil
+}
+
+// maxPage is how many reservations a server gives at once.
+const maxPage = 1000

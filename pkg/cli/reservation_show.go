@@ -30,7 +30,7 @@ it. Redis forgets a reservation some time after its end (--key-retention); the l
 		},
 	}
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.reservationIDs()))
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.API)
 	return cmd
 }
 
@@ -52,6 +52,11 @@ type recordedView struct {
 }
 
 func (a *app) showReservation(ctx context.Context, id drop.ReservationID) error {
+	if served, err := a.cfg.UsesServer("redis-url"); err != nil {
+		return err
+	} else if served {
+		return a.showServed(ctx, id)
+	}
 	if _, err := a.cfg.Redis(a.getenv); err != nil {
 		return err
 	}
@@ -76,6 +81,30 @@ func (a *app) showReservation(ctx context.Context, id drop.ReservationID) error 
 	if recorded != nil {
 		v.Recorded = &recordedView{recorded.State, recorded.Qty, recorded.Refunded, recorded.Rejected, recorded.LastSeq, recorded.Changed}
 		v.User, v.Key, v.Created, v.Payment = recorded.User, recorded.Key, recorded.Created, recorded.Ref
+	}
+	return a.print(v)
+}
+
+// showServed shows a reservation as a server tells of it, which looks into both stores.
+func (a *app) showServed(ctx context.Context, id drop.ReservationID) error {
+	s, err := a.newServerShop()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	r, err := s.client.Reservation(ctx, id.String())
+	if err != nil {
+		return about(id, err)
+	}
+	v := reservationShowView{Source: r.Source}
+	if v.reservationView, err = s.view(r); err != nil {
+		return err
+	}
+	v.Remaining = nil // where the stores are asked nobody looks that up
+	if in := r.Recorded; in != nil {
+		v.Recorded = &recordedView{drop.State(in.State), in.Qty, in.Refunded, in.Rejected, in.Seq, in.Changed}
 	}
 	return a.print(v)
 }

@@ -55,7 +55,7 @@ nothing is held.`,
 	cmd.Flags().DurationVar(&q.Hold, "hold", 0, "how long (default: as the lot says)")
 	cmd.Flags().StringVar(&q.Key, "key", "", "name of this attempt (default: a random one)")
 	dryRunFlag(cmd, &dryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Stock, config.Durable)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Stock, config.Durable)
 	completeNothing(cmd, "user", "qty", "hold", "key")
 	return cmd
 }
@@ -77,26 +77,25 @@ func completeNothing(cmd *cobra.Command, flags ...string) {
 
 // reserve takes the hold; again is the command that asks for the same one.
 func (a *app) reserve(ctx context.Context, q drop.ReserveRequest, again string, dryRun bool) error {
-	s, err := a.openStock(ctx)
+	s, err := a.openShop(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
+	defer s.Close()
 	a.note("target: lot %s on %s", q.Lot, s.Target())
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	if dryRun {
-		v, err := planReserve(ctx, s, q)
+		v, err := s.PlanReserve(ctx, q)
 		if err != nil {
-			return a.aboutLot(ctx, q.Lot, err)
+			return err
 		}
 		return a.print(v)
 	}
-	out, err := askTwice(ctx, again, func() (drop.Outcome, error) { return s.Reserve(ctx, q) })
+	v, err := askTwice(ctx, again, func() (reservationView, error) { return s.Reserve(ctx, q) })
 	if err != nil {
-		return a.aboutLot(ctx, q.Lot, fault.As(err).With("key", q.Key))
+		return fault.As(err).With("key", q.Key)
 	}
-	v := viewOutcome(out)
 	v.Key = q.Key
 	return a.print(v)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
@@ -28,7 +27,7 @@ func (a *app) settleCommand(cmd *cobra.Command, st *settling, states ...drop.Sta
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.reservationIDs(states...)))
 	reasonFlag(cmd, &st.reason)
 	dryRunFlag(cmd, &st.dryRun)
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Stock, config.Durable)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Stock, config.Durable)
 	return cmd
 }
 
@@ -46,45 +45,45 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 	if err := q.Check(); err != nil {
 		return err
 	}
-	s, l, err := a.openToSettle(ctx, st)
+	s, err := a.openShop(ctx, st.ackLedger)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = s.Close() }()
-	if l != nil {
-		defer l.Close()
-	}
+	defer s.Close()
 	a.note("target: reservation %s on %s", q.ID, s.Target())
-	if st.dryRun {
-		return a.planSettle(ctx, s, q)
-	}
-	if q.Action == drop.ActRefund && !a.cfg.Yes {
+	if q.Action == drop.ActRefund && !st.dryRun && !a.cfg.Yes {
 		if err := a.confirmRefund(ctx, s, q); err != nil {
 			return err
 		}
 	}
 	ctx, cancel := a.bounded(ctx) // from here on: whoever is asked may take his time
 	defer cancel()
-	out, err := askTwice(ctx, a.again(), func() (drop.Outcome, error) { return s.Settle(ctx, q) })
+	v, err := a.carryOut(ctx, s, q, st)
 	if err != nil {
-		return a.aboutLot(ctx, q.ID.Lot, named(err, "ID", id))
+		return err
 	}
-	if l != nil {
-		if err := awaitRecorded(ctx, l, out.Reservation, a.again()); err != nil {
-			return err
-		}
+	a.noteCut(q, v)
+	return a.print(v)
+}
+
+func (a *app) carryOut(ctx context.Context, s shop, q drop.SettleRequest, st settling) (reservationView, error) {
+	if st.dryRun {
+		return s.PlanSettle(ctx, q)
 	}
-	a.noteCut(q, out.Reservation, out.Now)
-	return a.print(viewOutcome(out))
+	v, err := askTwice(ctx, a.again(), func() (reservationView, error) { return s.Settle(ctx, q) })
+	if err == nil && st.ackLedger {
+		err = s.AwaitRecorded(ctx, q, v)
+	}
+	return v, err
 }
 
 // confirmRefund asks whether to take a sale back, and says whose and how much it is.
-func (a *app) confirmRefund(ctx context.Context, s *stock.Stock, q drop.SettleRequest) error {
+func (a *app) confirmRefund(ctx context.Context, s shop, q drop.SettleRequest) error {
 	within, cancel := a.bounded(ctx)
 	defer cancel()
-	r, _, err := reservationNow(within, s, q.ID)
+	r, err := s.Reservation(within, q.ID)
 	if err != nil {
-		return a.aboutLot(ctx, q.ID.Lot, named(err, "ID", q.ID.String()))
+		return err
 	}
 	units := r.Qty
 	if q.Total >= 0 {
@@ -98,44 +97,32 @@ func (a *app) confirmRefund(ctx context.Context, s *stock.Stock, q drop.SettleRe
 }
 
 // noteCut says that the lot's max_hold allowed less than was asked for.
-func (a *app) noteCut(q drop.SettleRequest, r drop.Reservation, now time.Time) {
-	if q.Action == drop.ActExtend && r.Deadline.Before(now.Add(q.By.Truncate(time.Millisecond))) {
-		a.note("the hold lasts %s from now, not %s: the lot's max_hold allows no more", render.Duration(r.Deadline.Sub(now)), render.Duration(q.By))
+func (a *app) noteCut(q drop.SettleRequest, v reservationView) {
+	if q.Action == drop.ActExtend && v.Left != nil && *v.Left < q.By.Truncate(time.Millisecond) {
+		a.note("the hold lasts %s from now, not %s: the lot's max_hold allows no more", render.Duration(*v.Left), render.Duration(q.By))
 	}
 }
 
-// openToSettle opens Redis and, only where its answer is waited for, PostgreSQL: before anything is changed.
-func (a *app) openToSettle(ctx context.Context, st settling) (*stock.Stock, *ledger.Ledger, error) {
-	if !st.ackLedger {
-		s, err := a.openStock(ctx)
-		return s, nil, err
-	}
-	l, s, err := a.openStores(ctx)
-	return s, l, err
-}
-
-// planSettle shows the reservation as it would be, or says which rule stands against the action.
-func (a *app) planSettle(ctx context.Context, s *stock.Stock, q drop.SettleRequest) error {
-	ctx, cancel := a.bounded(ctx)
-	defer cancel()
+// planSettle returns the reservation as it would be, or says which rule stands against the action.
+func planSettle(ctx context.Context, s *stock.Stock, q drop.SettleRequest) (reservationView, error) {
 	r, lot, err := reservationNow(ctx, s, q.ID)
 	if err != nil {
-		return a.aboutLot(ctx, q.ID.Lot, err)
+		return reservationView{}, err
 	}
 	if !lot.Sells() {
-		return fault.New(fault.LotFrozen, "lot %s is frozen: %s", q.ID.Lot, lot.FreezeReason()).WithHint("what it means: dropctl explain %s", lot.FreezeReason())
+		return reservationView{}, fault.New(fault.LotFrozen, "lot %s is frozen: %s", q.ID.Lot, lot.FreezeReason()).
+			WithHint("what it means: dropctl explain %s", lot.FreezeReason())
 	}
 	if q.Late == "" {
 		q.Late = lot.Late
 	}
 	planned, err := plan(r, q, lot)
 	if err != nil {
-		return named(err, "ID", q.ID.String())
+		return reservationView{}, err
 	}
-	a.noteCut(q, planned, lot.Now)
 	v := viewAt(planned, lot.Now)
 	v.Replayed, v.DryRun = planned == r, true
-	return a.print(v)
+	return v, nil
 }
 
 // plan returns the reservation as it would be after the action: unchanged if it already is so. It follows the
@@ -253,33 +240,9 @@ func unfit(state drop.State, q drop.SettleRequest) fault.Code {
 	return ""
 }
 
-// awaitRecorded waits until the ledger has decided about a confirmed reservation. What Redis did stays done: when the
-// time is over, only the ledger's word is missing.
-func awaitRecorded(ctx context.Context, l *ledger.Ledger, r drop.Reservation, again string) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		found, err := l.ReservationsByID(ctx, []drop.ReservationID{r.ID})
-		if err != nil && ctx.Err() == nil {
-			return undecided(r, again, err)
-		}
-		recorded, ok := found[r.ID]
-		switch {
-		case ok && recorded.Rejected:
-			return fault.New(fault.LedgerRejected, "the ledger has no unit for reservation %s", r.ID).With("reservation", r.ID.String())
-		case ok && recorded.LastSeq >= r.LastSeq:
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return undecided(r, again, context.Cause(ctx))
-		case <-tick.C:
-		}
-	}
-}
-
-func undecided(r drop.Reservation, again string, why error) error {
+// undecided says that the ledger's word is missing; the confirmation stays done.
+func (a *app) undecided(r reservationView, why error) error {
 	return fault.Wrap(fault.OutcomeUnknown, why, "reservation %s is confirmed in Redis, but the ledger has not decided yet", r.ID).
 		With("reservation", r.ID.String()).With("state", string(r.State)).
-		WithHint("see that a worker runs: dropctl status; then wait again: %s", again)
+		WithHint("see that a worker runs: dropctl status; then wait again: %s", a.again())
 }

@@ -40,11 +40,11 @@ func (r *Reservation) complete() bool { return r.ID != "" && r.Lot != "" }
 func (l *Lot) complete() bool         { return l.Lot != "" }
 func (p *Page[T]) complete() bool     { return p.Items != nil }
 
-// call carries out an exchange, repeats it where that helps, and reads the answer. It also returns the answer's header.
+// call carries out an exchange, repeats it where that helps, and reads the answer. It also returns the answer itself, whose body is closed.
 func call[T any, P interface {
 	*T
 	answer
-}](ctx context.Context, c *Client, x exchange) (T, http.Header, error) {
+}](ctx context.Context, c *Client, x exchange) (T, *http.Response, error) {
 	var none T
 	if x.err != nil {
 		return none, nil, x.err
@@ -52,9 +52,9 @@ func call[T any, P interface {
 	lost := false // an attempt may have been carried out
 	for n := 0; ; n++ {
 		var v T // a new one: what an attempt read must not show in the next
-		header, fail := c.attempt(ctx, x, P(&v))
+		resp, fail := c.attempt(ctx, x, P(&v))
 		if fail == nil {
-			return v, header, nil
+			return v, resp, nil
 		}
 		tries := c.retries
 		if fail.lost && x.changes {
@@ -90,7 +90,7 @@ func unknown(why error) error {
 }
 
 // attempt makes one request and reads its answer.
-func (c *Client) attempt(ctx context.Context, x exchange, into answer) (http.Header, *failure) {
+func (c *Client) attempt(ctx context.Context, x exchange, into answer) (*http.Response, *failure) {
 	within, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	resp, fail := c.send(ctx, within, x)
@@ -102,7 +102,7 @@ func (c *Client) attempt(ctx context.Context, x exchange, into answer) (http.Hea
 	if err != nil {
 		return nil, c.broken(ctx, true, err)
 	}
-	return resp.Header, c.judge(resp, body, into)
+	return resp, c.judge(resp, body, into)
 }
 
 // send makes a request and waits for the head of its answer. outer tells the caller's own end from that of the attempt.

@@ -136,39 +136,44 @@ func (c *Client) Lot(ctx context.Context, lot string) (Lot, error) {
 	return l, err
 }
 
-// PutLot creates a lot, or changes it to what the body says. changed is false if it was so already. It takes the scope
-// admin, as every call does that changes a lot.
-func (c *Client) PutLot(ctx context.Context, lot string, body LotBody) (l Lot, changed bool, err error) {
-	return c.changeLot(ctx, http.MethodPut, lot, body)
+// PutLot creates a lot, or changes it to what the body says. It takes the scope admin, as every call does that changes a
+// lot.
+func (c *Client) PutLot(ctx context.Context, lot string, body LotBody) (l Lot, created bool, err error) {
+	l, resp, err := c.sendLot(ctx, http.MethodPut, lot, body)
+	return l, err == nil && resp.StatusCode == http.StatusCreated, err
 }
 
 // OpenLot lets a lot sell again, PauseLot stops new holds for a while, CloseLot ends the sale; holds that exist can still
 // be settled. changed is false if it was so already.
 func (c *Client) OpenLot(ctx context.Context, lot string, body StatusBody) (l Lot, changed bool, err error) {
-	return c.changeLot(ctx, http.MethodPost, lot, body, "open")
+	return c.changeLot(ctx, lot, "open", body)
 }
 
 // PauseLot stops new holds for a while (see OpenLot).
 func (c *Client) PauseLot(ctx context.Context, lot string, body StatusBody) (l Lot, changed bool, err error) {
-	return c.changeLot(ctx, http.MethodPost, lot, body, "pause")
+	return c.changeLot(ctx, lot, "pause", body)
 }
 
 // CloseLot ends the sale (see OpenLot).
 func (c *Client) CloseLot(ctx context.Context, lot string, body StatusBody) (l Lot, changed bool, err error) {
-	return c.changeLot(ctx, http.MethodPost, lot, body, "close")
+	return c.changeLot(ctx, lot, "close", body)
 }
 
 // AdjustLot changes the capacity of a lot, once: changed is false if the call, or one like it, was carried out before.
 // fault.Conflict if the capacity is not what the body expects, or would fall below what is held and sold.
 func (c *Client) AdjustLot(ctx context.Context, lot string, body AdjustBody) (l Lot, changed bool, err error) {
-	return c.changeLot(ctx, http.MethodPost, lot, body, "adjust")
+	return c.changeLot(ctx, lot, "adjust", body)
 }
 
-func (c *Client) changeLot(ctx context.Context, method, lot string, body any, action ...string) (Lot, bool, error) {
+func (c *Client) changeLot(ctx context.Context, lot, action string, body any) (Lot, bool, error) {
+	l, resp, err := c.sendLot(ctx, http.MethodPost, lot, body, action)
+	return l, err == nil && resp.Header.Get("Idempotency-Replayed") != "true", err
+}
+
+func (c *Client) sendLot(ctx context.Context, method, lot string, body any, action ...string) (Lot, *http.Response, error) {
 	x := act(method, body, append([]string{"v1", "lots", lot}, action...)...)
 	x.err = cmp.Or(x.err, checkLot(lot))
-	l, header, err := call[Lot](ctx, c, x)
-	return l, err == nil && header.Get("Idempotency-Replayed") != "true", err
+	return call[Lot](ctx, c, x)
 }
 
 // page asks for one page of a list.

@@ -186,7 +186,7 @@ func TestACallSendsWhatTheAPITakes(t *testing.T) {
 
 func TestAnAnswerIsReadWhole(t *testing.T) {
 	s := script(t, ok(`{"id":"x","lot":"hat","user":"ada","state":"confirmed","qty":2,"deadline":"2026-12-01T10:00:00Z","remaining":null,"replayed":true,
-		"ledger":"pending","ledger_lag_seconds":3.5,"new_field":{"a":1}}`), ok(held), ok(`{"lot":"hat","status":"open"}`, "Idempotency-Replayed", "true"))
+		"ledger":"pending","ledger_lag_seconds":3.5,"new_field":{"a":1}}`), ok(held), says(201, "application/json", `{"lot":"hat"}`), ok(`{"lot":"hat","status":"open"}`, "Idempotency-Replayed", "true"))
 	c := s.client(t, Options{})
 	r, err := c.Confirm(t.Context(), holdID, ConfirmBody{})
 	if err != nil || !r.Replayed || r.Ledger != "pending" || *r.LedgerLag != 3.5 || r.Remaining != nil || r.Deadline.Year() != 2026 {
@@ -194,6 +194,9 @@ func TestAnAnswerIsReadWhole(t *testing.T) {
 	}
 	if r, err := c.Reservation(t.Context(), holdID); err != nil || *r.Remaining != 1 || *r.Left != 299.5 || r.Ledger != "" {
 		t.Errorf("%+v, %v", r, err)
+	}
+	if _, created, err := c.PutLot(t.Context(), "hat", LotBody{}); err != nil || !created {
+		t.Errorf("%v, %v", created, err)
 	}
 	if l, changed, err := c.PauseLot(t.Context(), "hat", StatusBody{}); err != nil || changed || l.Status != "open" {
 		t.Errorf("%+v, %v, %v", l, changed, err)
@@ -440,7 +443,9 @@ func TestTheKeyGoesToNoOtherServer(t *testing.T) {
 		}
 	}
 	follows := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return nil }}
-	s := script(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, thief.URL, http.StatusTemporaryRedirect) })
+	s := script(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, thief.URL, http.StatusTemporaryRedirect)
+	})
 	mustBe(t, reserve(s.client(t, Options{HTTPClient: follows})), fault.Unavailable)
 	if n := len(thief.requests()); n > 0 {
 		t.Errorf("%d requests reached the other server", n)
