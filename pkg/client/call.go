@@ -33,6 +33,9 @@ type failure struct {
 	after time.Duration // but not before
 }
 
+// head is what the head of an answer tells beyond its body.
+type head struct{ created, replayed bool }
+
 // answer is what a call brings if all went well. One that is not complete is another program's.
 type answer interface{ complete() bool }
 
@@ -40,21 +43,21 @@ func (r *Reservation) complete() bool { return r.ID != "" && r.Lot != "" }
 func (l *Lot) complete() bool         { return l.Lot != "" }
 func (p *Page[T]) complete() bool     { return p.Items != nil }
 
-// call carries out an exchange, repeats it where that helps, and reads the answer. It also returns the answer itself, whose body is closed.
+// call carries out an exchange, repeats it where that helps, and reads the answer. It also returns what the answer's head tells.
 func call[T any, P interface {
 	*T
 	answer
-}](ctx context.Context, c *Client, x exchange) (T, *http.Response, error) {
+}](ctx context.Context, c *Client, x exchange) (T, head, error) {
 	var none T
 	if x.err != nil {
-		return none, nil, x.err
+		return none, head{}, x.err
 	}
 	lost := false // an attempt may have been carried out
 	for n := 0; ; n++ {
 		var v T // a new one: what an attempt read must not show in the next
-		resp, fail := c.attempt(ctx, x, P(&v))
+		told, fail := c.attempt(ctx, x, P(&v))
 		if fail == nil {
-			return v, resp, nil
+			return v, told, nil
 		}
 		tries := c.retries
 		if fail.lost && x.changes {
@@ -64,9 +67,9 @@ func call[T any, P interface {
 			continue
 		}
 		if lost && !decides(fail.err) {
-			return none, nil, unknown(fail.err)
+			return none, head{}, unknown(fail.err)
 		}
-		return none, nil, fail.err
+		return none, head{}, fail.err
 	}
 }
 
@@ -90,19 +93,20 @@ func unknown(why error) error {
 }
 
 // attempt makes one request and reads its answer.
-func (c *Client) attempt(ctx context.Context, x exchange, into answer) (*http.Response, *failure) {
+func (c *Client) attempt(ctx context.Context, x exchange, into answer) (head, *failure) {
 	within, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	resp, fail := c.send(ctx, within, x)
 	if fail != nil {
-		return nil, fail
+		return head{}, fail
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, c.broken(ctx, true, err)
+		return head{}, c.broken(ctx, true, err)
 	}
-	return resp, c.judge(resp, body, into)
+	told := head{created: resp.StatusCode == http.StatusCreated, replayed: resp.Header.Get("Idempotency-Replayed") == "true"}
+	return told, c.judge(resp, body, into)
 }
 
 // send makes a request and waits for the head of its answer. outer tells the caller's own end from that of the attempt.

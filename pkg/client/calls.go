@@ -139,8 +139,8 @@ func (c *Client) Lot(ctx context.Context, lot string) (Lot, error) {
 // PutLot creates a lot, or changes it to what the body says. It takes the scope admin, as every call does that changes a
 // lot.
 func (c *Client) PutLot(ctx context.Context, lot string, body LotBody) (l Lot, created bool, err error) {
-	l, resp, err := c.sendLot(ctx, http.MethodPut, lot, body)
-	return l, err == nil && resp.StatusCode == http.StatusCreated, err
+	l, told, err := c.sendLot(ctx, http.MethodPut, lot, body)
+	return l, told.created, err
 }
 
 // OpenLot lets a lot sell again, PauseLot stops new holds for a while, CloseLot ends the sale; holds that exist can still
@@ -166,11 +166,11 @@ func (c *Client) AdjustLot(ctx context.Context, lot string, body AdjustBody) (l 
 }
 
 func (c *Client) changeLot(ctx context.Context, lot, action string, body any) (Lot, bool, error) {
-	l, resp, err := c.sendLot(ctx, http.MethodPost, lot, body, action)
-	return l, err == nil && resp.Header.Get("Idempotency-Replayed") != "true", err
+	l, told, err := c.sendLot(ctx, http.MethodPost, lot, body, action)
+	return l, err == nil && !told.replayed, err
 }
 
-func (c *Client) sendLot(ctx context.Context, method, lot string, body any, action ...string) (Lot, *http.Response, error) {
+func (c *Client) sendLot(ctx context.Context, method, lot string, body any, action ...string) (Lot, head, error) {
 	x := act(method, body, append([]string{"v1", "lots", lot}, action...)...)
 	x.err = cmp.Or(x.err, checkLot(lot))
 	return call[Lot](ctx, c, x)
