@@ -51,6 +51,12 @@ fuzz: ## run every fuzzer for FUZZTIME (10s)
 bench: deps build ## measure the speed bars; exit 6 when one is missed (needs a quiet machine)
 	@bin/dropctl bench
 
+SOAK := 10m
+
+.PHONY: soak
+soak: deps build ## keep a server under load for SOAK (10m); exit 6 if its memory or goroutines grow
+	@bin/dropctl bench --only soak --soak $(SOAK)
+
 .PHONY: lint
 lint: $(golangci_lint) ## check format, vet for three systems, linters, go.mod
 	@unformatted=$$(gofmt -l cmd pkg lua migrations completions); \

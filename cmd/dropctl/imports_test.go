@@ -34,7 +34,7 @@ var arrows = map[string]string{
 	"pkg/simulate":  "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/client":    "pkg/drop pkg/fault",
 	// The benchmark compares the engine with bare drivers, on private servers.
-	"pkg/bench": "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/telemetry",
+	"pkg/bench": "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
 
 	"pkg/stock":  "lua pkg/drop pkg/fault pkg/telemetry",
 	"pkg/ledger": "migrations pkg/drop pkg/fault pkg/telemetry",

@@ -72,7 +72,7 @@ func newAPI(t testing.TB, change ...func(*setup)) *site {
 		KeyRetention: 24 * time.Hour, OutboxMaxBytes: 64 << 20, Durability: "memory", Shards: 4}
 	log := slog.New(slog.NewJSONHandler(s.log, nil))
 	var err error
-	if s.shop, err = wire.OpenShop(t.Context(), cfg, os.Getenv, log); err != nil {
+	if s.shop, err = wire.OpenShop(t.Context(), cfg, os.Getenv, s.metrics, log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.shop.Close)
@@ -98,7 +98,7 @@ func (s *site) serve(t testing.TB, o setup, log *slog.Logger) {
 	if err := s.access.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	o.options.Stock, o.options.Ledger, o.options.Lots = engine{s.stock}, s.shop, s.shop
+	o.options.Stock, o.options.Ledger, o.options.Lots = s.stock, s.shop, s.shop
 	o.options.Access, o.options.Limits = s.access, api.NewLimits(o.limits)
 	o.options.Metrics, o.options.Log = s.metrics, log
 	server := api.New(o.options)
@@ -262,16 +262,4 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
-}
-
-// engine is the stock with look-ups that are not grouped.
-type engine struct{ *stock.Stock }
-
-func (e engine) Unknown(ctx context.Context, lot drop.LotID, user, key string) (bool, error) {
-	records, err := e.RecordsOf(ctx, lot, []string{drop.AttemptOf(lot, user, key)})
-	if err != nil || len(records) > 0 {
-		return false, err
-	}
-	users, err := e.UsersOf(ctx, lot, []string{user})
-	return len(users) == 0, err
 }

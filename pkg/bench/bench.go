@@ -24,7 +24,8 @@ import (
 type Options struct {
 	Program  string                           // path of the built dropctl, for what is measured from outside
 	Rounds   int                              // how often each contender runs; the bars are meant for 5 or more
-	Only     []string                         // names of parts; empty: all
+	Only     []string                         // names of parts; empty: all but the soak
+	Soak     time.Duration                    // how long the soak takes
 	Progress func(format string, args ...any) // told what is being measured; may be nil
 }
 
@@ -55,8 +56,13 @@ var parts = []part{
 	{"many-lots", (*run).manyLots},
 	{"memory", (*run).memory},
 	{"apply", (*run).apply},
+	{"http", (*run).http},
 	{"cli", (*run).cli},
+	{soakPart, (*run).soak},
 }
+
+// soakPart takes minutes: it runs only where it is asked for.
+const soakPart = "soak"
 
 // Parts lists the names that Options.Only takes, in the order in which they run.
 func Parts() []string {
@@ -150,6 +156,9 @@ func measure(ctx context.Context, o Options, e effort) (Report, error) {
 			return Report{}, fault.New(fault.Usage, "%q is no part of the benchmark", name).WithField("only").WithHint("the parts are: %s", strings.Join(Parts(), ", "))
 		}
 	}
+	if slices.Contains(o.Only, soakPart) && o.Soak < time.Second {
+		return Report{}, fault.New(fault.Usage, "a soak of %s measures nothing", o.Soak).WithField("soak").WithHint("use 10m, for which its bars are meant")
+	}
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
@@ -157,7 +166,7 @@ func measure(ctx context.Context, o Options, e effort) (Report, error) {
 	report := Report{Rounds: o.Rounds, CPUs: runtime.GOMAXPROCS(0), Go: runtime.Version(), Load: loadAverage()}
 	r := &run{o, e}
 	for _, p := range parts {
-		if len(o.Only) > 0 && !slices.Contains(o.Only, p.name) {
+		if asked := slices.Contains(o.Only, p.name); !asked && (len(o.Only) > 0 || p.name == soakPart) {
 			continue
 		}
 		rows, err := p.run(r, ctx)

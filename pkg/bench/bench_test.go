@@ -29,7 +29,7 @@ func TestMeasuresEverything(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/dropctl").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	report, err := measure(t.Context(), Options{Program: program, Rounds: 2, Progress: t.Logf}, little)
+	report, err := measure(t.Context(), Options{Program: program, Rounds: 2, Only: Parts(), Soak: 2 * time.Second, Progress: t.Logf}, little)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,8 @@ func TestMeasuresEverything(t *testing.T) {
 	for name, required := range map[string]float64{
 		"hot-lot.throughput-over-plain": 2.8, "hot-lot.p99-over-plain": 0.5, "hot-lot.throughput-over-autopipeline": 1.6,
 		"many-lots.throughput-over-best-baseline": 1, "many-lots.crowd-over-one-lot": 0.55, "memory.bytes-per-hold": 350,
-		"apply.over-row-by-row": 10, "cli.script-calls-of-a-reserve": 1, "cli.version": 50,
+		"apply.over-row-by-row": 10, "http.accept-over-bare": 0.5, "http.sold-out-over-bare": 0.65, "http.accept-p99-at-half-load": 10,
+		"soak.memory-growth": 1.1, "soak.goroutine-growth": 1.1, "cli.script-calls-of-a-reserve": 1, "cli.version": 50,
 	} {
 		if bar := bars[name]; bar.Required == nil || *bar.Required != required || bar.OK == nil {
 			t.Errorf("%s: %+v", name, bar)

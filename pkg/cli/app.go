@@ -148,7 +148,9 @@ func typedValue(args []string, long, short string) string {
 
 // logger returns the log on stderr. One-shot commands log only with --verbose or --debug; services
 // (serve, worker) always do, from --log-level on.
-func (a *app) logger(service bool) *slog.Logger {
+func (a *app) logger(service bool) *slog.Logger { return a.loggerTo(a.err, service) }
+
+func (a *app) loggerTo(out io.Writer, service bool) *slog.Logger {
 	if !service && !a.cfg.Verbose && !a.cfg.Debug {
 		return slog.New(slog.DiscardHandler)
 	}
@@ -159,7 +161,7 @@ func (a *app) logger(service bool) *slog.Logger {
 	}
 	o := &slog.HandlerOptions{Level: level}
 	if a.cfg.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(a.err, o))
+		return slog.New(slog.NewJSONHandler(out, o))
 	}
-	return slog.New(slog.NewTextHandler(a.err, o))
+	return slog.New(slog.NewTextHandler(out, o))
 }

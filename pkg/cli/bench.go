@@ -2,6 +2,7 @@ package cli
 
 import (
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,9 @@ over the rounds, in which the contenders take turns. The exit status is 6 if a b
   many-lots  1,000 lots, 256 and 10,000 callers
   memory     what a live hold costs of Redis
   apply      recording events in PostgreSQL, against one insert and one transaction an event
+  http       a server with keys, access log and metrics, against a bare net/http handler
   cli        script calls of a reserve, time of a version
+  soak       a server under an even load for --soak; only if it is asked for with --only
 
 It takes about five minutes and needs a quiet machine: nothing else may want its processors.`,
 		Example: `  dropctl bench
@@ -47,8 +50,11 @@ It takes about five minutes and needs a quiet machine: nothing else may want its
 			return report.Err()
 		},
 	}
+	cmd.AddCommand(newBenchBare(a))
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 5, "how often each contender runs")
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure only these parts, separated by commas")
+	cmd.Flags().DurationVar(&o.Soak, "soak", 10*time.Minute, "how long the soak takes")
+	completeNothing(cmd, "soak")
 	_ = cmd.RegisterFlagCompletionFunc("rounds", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("only", completeWords(bench.Parts()...))
 	return cmd

@@ -43,10 +43,10 @@ func newRoot(a *app) *cobra.Command {
 	}
 	// Each command is one line here and one file of this package.
 	add(groupDrop, newSeed(a), newLot(a), newReserve(a), newConfirm(a), newRelease(a), newExtend(a), newRefund(a), newReservation(a))
-	add(groupRun, newWorker(a), newReconcile(a), newRestore(a))
+	add(groupRun, newServe(a), newWorker(a), newReconcile(a), newRestore(a))
 	add(groupInspect, newStatus(a), newDoctor(a), newExplain(a))
 	add(groupMeasure, newDemo(a), newBench(a), newLab(a))
-	add(groupSetUp, newMigrate(a), newConfig(a), newCompletion(a), newVersion(a))
+	add(groupSetUp, newMigrate(a), newConfig(a), newKey(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
 	root.InitDefaultHelpCmd() // now, so that help is finished like any other command
 	a.globalFlags(root)

@@ -19,6 +19,7 @@ var topics = []topic{
 	{"exit-codes", "what each exit status means", showExitCodes},
 	{"formatting", "output formats, --fields and --jq", prose("formatting", formattingText)},
 	{"files", "which files are read and written", prose("files", filesText)},
+	{"server", "commands that go through the HTTP API", prose("server", serverText)},
 	{"recovery", "what to do when something is wrong", prose("recovery", recoveryText)},
 	{"words", "the words that dropctl uses", showWords},
 }
@@ -176,6 +177,30 @@ also redis-maxmemory-policy, redis-save and redis-notify-keyspace-events.
 
 Which file is in force: dropctl config path
 What is in force, and why: dropctl config view --origin
+`
+
+const serverText = `Whoever has no access to the stores sells through a server (dropctl serve). With --server URL
+these commands call it, with the same output and the same exit statuses:
+
+  reserve, confirm, release, extend, refund, reservation list|show,
+  lot list|show|open|pause|close|adjust
+
+  export DROPCTL_SERVER=https://drops.example:8443
+  export DROPCTL_API_KEY=file:/run/secrets/dropctl-key
+  dropctl reserve truffle-99 --user ada
+
+The key comes from --api-key-file, or from DROPCTL_API_KEY, which holds it or says where it
+is: file:/path, env:NAME. It is never a flag. It names the tenant whose users and
+reservations you see, and the scopes: read to look, reserve, settle, and admin for lots. The
+journal names the key, not --actor.
+
+Where both a server and the stores are named, the better place counts: a flag before the
+environment before the config file. In the same place it is the stores.
+
+What differs
+  --dry-run of reserve, confirm, release, extend, refund and lot adjust needs the stores
+  --durability and other settings of the stores are the server's
+  reservation list shows a tenant's own
 `
 
 const recoveryText = `Redis admits, the ledger in PostgreSQL decides. Whatever happens to Redis, its lots can

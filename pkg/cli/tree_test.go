@@ -318,7 +318,7 @@ func TestMistypedCommandsAtEveryLevel(t *testing.T) {
 func TestMutationsHaveADryRun(t *testing.T) {
 	mutations := []string{
 		"seed", "lot open", "lot pause", "lot close", "lot adjust", "lot archive", "reserve", "confirm", "release",
-		"extend", "refund", "restore", "outbox retry", "outbox discard", "migrate up", "migrate down",
+		"extend", "refund", "restore", "outbox retry", "outbox discard", "migrate up", "migrate down", "key create", "key revoke",
 	}
 	for _, c := range leaves(newTree()) {
 		if slices.Contains(mutations, strings.Join(commandWords(c), " ")) && c.Flag("dry-run") == nil {
@@ -361,6 +361,9 @@ func TestFieldsOfViews(t *testing.T) {
 		"lot result sold code message hint":   archiveView{},
 		"lot action result records capacity available held sold epoch seq redis_seq took_seconds code message hint": restoreView{},
 		"version name state applied_at duration_seconds":                                                            migrationView{},
+		"id tenant name scopes hash created created_by expires revoked revoked_by":               keyView{},
+		"id tenant name scopes hash created created_by expires revoked revoked_by token dry_run": keyCreatedView{},
+		"id tenant name result code message hint":                                                keyRevokedView{},
 		"redis_url database_url owner_database_url":                                                                 labView{},
 	} {
 		if got := strings.Join(render.Fields(view), " "); got != want {
@@ -422,7 +425,7 @@ func TestNoPlannedCommandExists(t *testing.T) {
 }
 
 func TestTextsNameRealCommands(t *testing.T) {
-	texts := map[string]string{"formatting": formattingText, "files": filesText, "recovery": recoveryText}
+	texts := map[string]string{"formatting": formattingText, "files": filesText, "server": serverText, "recovery": recoveryText}
 	for _, e := range fault.All() {
 		texts["the hint of "+string(e.Code)] = e.Hint
 	}

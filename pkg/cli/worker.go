@@ -68,15 +68,11 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 	}
 	defer l.Close()
 	defer func() { _ = s.Close() }()
-	in := l.Installation()
-	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
-	o.Rebuild = wire.RebuildLot(s, l)
-	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
 	o.Log = a.logger(!a.cfg.Quiet)
 	m := telemetry.New()
 	o.Metrics = m.Worker
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
-	w := worker.New(s, wire.WorkerLedger(l), o)
+	w := a.workerOn(s, l, o)
 	if listen != "" {
 		end, err := a.showWorker(ctx, listen, m, w, o.Only, a.observer(s, wire.Opened(l), m, o.Log))
 		if err != nil {
@@ -89,6 +85,15 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 		return err
 	}
 	return errors.Join(err, a.print(sum))
+}
+
+// workerOn is a worker on these stores, as the settings say.
+func (a *app) workerOn(s *stock.Stock, l *ledger.Ledger, o worker.Options) *worker.Worker {
+	in := l.Installation()
+	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
+	o.Rebuild = wire.RebuildLot(s, l)
+	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
+	return worker.New(s, wire.WorkerLedger(l), o)
 }
 
 // observer looks at both stores for the metrics of a service.

@@ -5,12 +5,10 @@ import "strings"
 // planned lists the commands and flags that are to come. It is the one place that knows them; an entry leaves it when its
 // command comes.
 var planned = map[string]bool{
-	"serve":         true,
 	"outbox":        true,
 	"ledger":        true,
 	"metrics":       true,
 	"simulate":      true,
-	"key":           true,
 	"hook":          true,
 	"bench compare": true,
 	"bench report":  true,

@@ -8,6 +8,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
 // OpenLedger opens the PostgreSQL that the settings name.
@@ -32,8 +33,14 @@ func LedgerOptions(cfg *config.Config, getenv func(string) string) (ledger.Optio
 	return o, nil
 }
 
+// Service is how a process treats Redis that goes on for long: it counts what it does, and refuses calls at once while a
+// server does not answer.
+func Service(m *telemetry.Metrics) func(*stock.Options) {
+	return func(o *stock.Options) { o.Breaker, o.Metrics = true, m.Engine }
+}
+
 // OpenStock prepares the Redis that the settings name, as part of the ledger's installation. It dials nothing.
-func OpenStock(cfg *config.Config, getenv func(string) string, in ledger.Installation) (*stock.Stock, error) {
+func OpenStock(cfg *config.Config, getenv func(string) string, in ledger.Installation, as ...func(*stock.Options)) (*stock.Stock, error) {
 	t, err := cfg.Redis(getenv)
 	if err != nil {
 		return nil, err
@@ -47,13 +54,16 @@ func OpenStock(cfg *config.Config, getenv func(string) string, in ledger.Install
 	if scheme, rest, ok := strings.Cut(o.URL, "://"); ok && t.Username != "" && !strings.Contains(rest, "@") {
 		o.URL = scheme + "://" + url.User(t.Username).String() + "@" + rest
 	}
+	for _, set := range as {
+		set(&o)
+	}
 	return stock.Open(o)
 }
 
 // OpenStockAlone prepares Redis without a look at the ledger: for what must work while PostgreSQL is down. The
 // installation is the one that Redis has; the number of shards too, or the settings' if Redis has none yet.
-func OpenStockAlone(ctx context.Context, cfg *config.Config, getenv func(string) string) (*stock.Stock, error) {
-	s, err := OpenStock(cfg, getenv, ledger.Installation{Shards: cfg.Shards})
+func OpenStockAlone(ctx context.Context, cfg *config.Config, getenv func(string) string, as ...func(*stock.Options)) (*stock.Stock, error) {
+	s, err := OpenStock(cfg, getenv, ledger.Installation{Shards: cfg.Shards}, as...)
 	if err != nil {
 		return nil, err
 	}
@@ -66,5 +76,5 @@ func OpenStockAlone(ctx context.Context, cfg *config.Config, getenv func(string)
 		return s, nil
 	}
 	_ = s.Close()
-	return OpenStock(cfg, getenv, ledger.Installation{Shards: shards})
+	return OpenStock(cfg, getenv, ledger.Installation{Shards: shards}, as...)
 }

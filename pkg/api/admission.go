@@ -1,0 +1,133 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/telemetry"
+)
+
+// soldOutFor is how long a lot that was found sold out is taken for it. What is given back, expires or is added shows
+// no later than that.
+const soldOutFor = 50 * time.Millisecond
+
+// admission lets requests into the engine: no more at once than it answers in time, and of a lot that is sold out only
+// those who may be due another answer than that.
+type admission struct {
+	stock   Stock
+	metrics *telemetry.API
+	limit   int64
+	within  atomic.Int64
+	soldOut sync.Map // drop.LotID → *scarce
+}
+
+// scarce is a lot of which a request found too few units.
+type scarce struct {
+	looking atomic.Bool // somebody looks at the lot
+	look    atomic.Pointer[look]
+}
+
+// look is what a look at such a lot has found.
+type look struct {
+	until     time.Time
+	available int64 // units of holds past their deadline included
+	limit     int64 // for one user; 0: none
+	maxHold   time.Duration
+}
+
+func newAdmission(s Stock, m *telemetry.API, limit int) *admission {
+	return &admission{stock: s, metrics: m, limit: int64(limit)}
+}
+
+// enter takes a place in the engine; overloaded, at once, if there is none. The caller leaves.
+func (a *admission) enter() error {
+	if a.within.Add(1) > a.limit {
+		a.within.Add(-1)
+		return fault.New(fault.Overloaded, "%d requests are waiting already", a.limit)
+	}
+	a.metrics.Queue.Inc()
+	return nil
+}
+
+func (a *admission) leave() {
+	a.within.Add(-1)
+	a.metrics.Queue.Dec()
+}
+
+// reserve takes a hold. Somebody unknown to a lot that is sold out is told so without the script, which is most of the
+// requests of a drop; whoever holds, has bought or asks again gets the script's answer.
+func (a *admission) reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcome, error) {
+	if err := a.enter(); err != nil {
+		return drop.Outcome{}, err
+	}
+	defer a.leave()
+	if seen := a.newest(q.Lot); seen != nil && seen.refuses(q, time.Now()) {
+		unknown, err := a.stock.Unknown(ctx, q.Lot, q.User, q.Key)
+		if err != nil {
+			return drop.Outcome{}, err
+		}
+		if unknown {
+			a.metrics.FromMemory.Inc()
+			return drop.Outcome{}, seen.refusal(q)
+		}
+	}
+	out, err := a.stock.Reserve(ctx, q)
+	if fault.Is(err, fault.SoldOut) {
+		a.remember(ctx, q.Lot)
+	}
+	return out, err
+}
+
+// settle carries out what a reservation's holder wants.
+func (a *admission) settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error) {
+	if err := a.enter(); err != nil {
+		return drop.Outcome{}, err
+	}
+	defer a.leave()
+	return a.stock.Settle(ctx, q)
+}
+
+func (a *admission) newest(lot drop.LotID) *look {
+	if s, ok := a.soldOut.Load(lot); ok {
+		if s, ok := s.(*scarce); ok {
+			return s.look.Load()
+		}
+	}
+	return nil
+}
+
+// remember looks at a lot that refused somebody for want of units, unless another request does so now. A lot that
+// refuses for another reason too, or cannot be looked at, is not remembered.
+func (a *admission) remember(ctx context.Context, lot drop.LotID) {
+	at, _ := a.soldOut.LoadOrStore(lot, &scarce{})
+	s, ok := at.(*scarce)
+	if !ok || !s.looking.CompareAndSwap(false, true) {
+		return
+	}
+	defer s.looking.Store(false)
+	until := time.Now().Add(soldOutFor) // counted from before the look
+	state, err := a.stock.Lot(ctx, lot)
+	if err != nil || !state.Sells() || state.Status != drop.Open || state.Now.Before(state.Opens) || !state.Closes.IsZero() && !state.Now.Before(state.Closes) {
+		s.look.Store(nil)
+		return
+	}
+	s.look.Store(&look{until: until, available: state.Available + state.Due, limit: state.Limit, maxHold: state.MaxHold})
+}
+
+// refuses reports whether want of units is the first thing that stands against a request of somebody unknown.
+func (l *look) refuses(q drop.ReserveRequest, now time.Time) bool {
+	return now.Before(l.until) && q.Qty > l.available && (l.limit == 0 || q.Qty <= l.limit) && q.Hold <= l.maxHold
+}
+
+// refusal is the answer of the script to somebody it does not know.
+func (l *look) refusal(q drop.ReserveRequest) error {
+	err := fault.New(fault.SoldOut, "lot %s has %d of %d units left", q.Lot, l.available, q.Qty).With("available", l.available)
+	if l.limit == 0 {
+		return err.With("remaining", nil)
+	}
+	return err.With("remaining", l.limit)
+}

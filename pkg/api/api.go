@@ -1,0 +1,144 @@
+// Package api is the HTTP face of a drop: what shop back ends call while thousands press the button. It admits, limits
+// and answers; the engine behind it decides.
+package api
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/client"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/telemetry"
+)
+
+// Stock is the engine as the API sees it. Its errors carry codes of the table.
+type Stock interface {
+	Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcome, error)
+	Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error)
+	Unknown(ctx context.Context, lot drop.LotID, user, key string) (bool, error)
+	Reservation(ctx context.Context, id drop.ReservationID) (drop.Reservation, error)
+	Lot(ctx context.Context, lot drop.LotID) (drop.LotState, error)
+	UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]drop.UserCount, error)
+	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
+	Lots(ctx context.Context) ([]drop.LotID, error)
+	Adjust(ctx context.Context, q drop.AdjustRequest) (drop.LotState, bool, error)
+	Change(ctx context.Context, q drop.ChangeRequest) (drop.LotState, bool, error)
+}
+
+// Ledger is what the API asks PostgreSQL. Reserving and settling never need it.
+type Ledger interface {
+	ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Recorded, error)
+	Reservations(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error)
+	KnowsLot(ctx context.Context, lot drop.LotID) (bool, error)
+}
+
+// Lots creates lots and opens them, which takes both stores.
+type Lots interface {
+	// Put creates a lot, or changes it to what the body says; what the body leaves out stays, or takes its default.
+	Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (state drop.LotState, created bool, err error)
+	// Open lets a lot sell, unless its Redis could lose its stock. same: it did already.
+	Open(ctx context.Context, lot drop.LotID, actor, reason string) (state drop.LotState, same bool, err error)
+}
+
+// Options says what the API works with and how much it takes. Zero durations and numbers take the defaults named here.
+type Options struct {
+	Stock   Stock
+	Ledger  Ledger
+	Lots    Lots
+	Access  *Access
+	Limits  *Limits
+	Health  *telemetry.Health // for /readyz
+	Metrics *telemetry.Metrics
+	Log     *slog.Logger
+
+	Queue      int           // requests within the engine at once, above it 503 overloaded; default 4096
+	MaxStreams int           // open streams of availability; default 1000
+	Heartbeat  time.Duration // of a stream; default 15s
+	LedgerWait time.Duration // how long a confirm waits for the ledger; default 2s
+	// Lag estimates how long the ledger needs for what is confirmed now; nil if nobody knows.
+	Lag func() time.Duration
+}
+
+func (o Options) withDefaults() Options {
+	if o.Queue == 0 {
+		o.Queue = 4096
+	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = 1000
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 15 * time.Second
+	}
+	if o.LedgerWait == 0 {
+		o.LedgerWait = 2 * time.Second
+	}
+	if o.Lag == nil {
+		o.Lag = func() time.Duration { return 0 }
+	}
+	if o.Health == nil {
+		o.Health = &telemetry.Health{}
+	}
+	if o.Metrics == nil {
+		o.Metrics = telemetry.New()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Access == nil { // nobody is let in
+		o.Access = NewAccess(AccessOptions{})
+	}
+	if o.Limits == nil {
+		o.Limits = NewLimits(LimitOptions{})
+	}
+	return o
+}
+
+// API answers the requests of one server. It is safe for concurrent use.
+type API struct {
+	opt      Options
+	metrics  *telemetry.API
+	access   *Access
+	limits   *Limits
+	engine   *admission
+	recorded *recorded
+	known    *knownLots
+	lots     *catalogue
+	streams  *streams
+	document func() ([]byte, error)
+	told     sync.Map // fault.Code → *rate.Sometimes: what of trouble with the stores was logged lately
+	handler  http.Handler
+	closing  chan struct{} // closed when the server stops accepting: streams end then
+}
+
+// New returns an API that is ready to serve.
+func New(o Options) *API {
+	o = o.withDefaults()
+	a := &API{opt: o, metrics: o.Metrics.API, access: o.Access, limits: o.Limits, closing: make(chan struct{})}
+	a.engine = newAdmission(o.Stock, a.metrics, o.Queue)
+	a.recorded = newRecorded(o.Ledger, o.LedgerWait, o.Lag, a.metrics)
+	a.document = sync.OnceValues(writeDocument)
+	a.known, a.lots, a.streams = newKnownLots(o.Ledger), &catalogue{stock: o.Stock}, newStreams(o.Stock, o.MaxStreams)
+	o.Health.Need("serving", a.serving)
+	a.limits.refused = a.metrics.RateLimited
+	mux := http.NewServeMux()
+	a.routes(mux)
+	a.handler = a.observed(a.limits.byAddress(a.access.admit(a.limits.byKey(a.tidy(mux), a.fail), a.fail), a.fail))
+	return a
+}
+
+// Handler answers every request of the API.
+func (a *API) Handler() http.Handler { return a.handler }
+
+// serving is an error once the server stops: what balances the load must send nobody any more.
+func (a *API) serving() error {
+	select {
+	case <-a.closing:
+		return fault.New(fault.Unavailable, "the server stops")
+	default:
+		return nil
+	}
+}

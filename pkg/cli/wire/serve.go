@@ -1,0 +1,257 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/client"
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/doctor"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/seed"
+	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/telemetry"
+)
+
+// Shop is both stores as a server uses them. Reserving needs Redis alone, so a server starts also while PostgreSQL does
+// not answer, and takes it up once it does. It is safe for concurrent use.
+type Shop struct {
+	Stock *stock.Stock
+
+	cfg    *config.Config
+	getenv func(string) string
+	log    *slog.Logger
+	ledger atomic.Pointer[ledger.Ledger]
+	ready  chan struct{} // closed once the ledger is there
+}
+
+// ledgerRetry is how often a ledger that did not answer is tried again.
+const ledgerRetry = time.Second
+
+// OpenShop opens both stores, or Redis alone if PostgreSQL is unavailable. The caller closes the shop.
+func OpenShop(ctx context.Context, cfg *config.Config, getenv func(string) string, m *telemetry.Metrics, log *slog.Logger) (*Shop, error) {
+	if _, err := cfg.Redis(getenv); err != nil { // a missing setting is found before anything is dialled
+		return nil, err
+	}
+	s := &Shop{cfg: cfg, getenv: getenv, log: log, ready: make(chan struct{})}
+	within, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	l, err := OpenLedger(within, cfg, getenv)
+	switch {
+	case err == nil:
+		if s.Stock, err = OpenStock(cfg, getenv, l.Installation(), Service(m)); err != nil {
+			l.Close()
+			return nil, err
+		}
+		s.takeUp(l)
+		return s, nil
+	case !fault.Is(err, fault.Unavailable):
+		return nil, err
+	}
+	log.Warn("PostgreSQL does not answer; reserving goes on without it", "error", err)
+	alone, cancelAlone := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancelAlone()
+	s.Stock, err = OpenStockAlone(alone, cfg, getenv, Service(m))
+	return s, err
+}
+
+func (s *Shop) takeUp(l *ledger.Ledger) {
+	s.ledger.Store(l)
+	close(s.ready)
+}
+
+// LedgerTarget names PostgreSQL for people; it holds no secret.
+func (s *Shop) LedgerTarget() string {
+	if l := s.ledger.Load(); l != nil {
+		return l.Target()
+	}
+	return "PostgreSQL once it answers"
+}
+
+// WhenRecording waits until PostgreSQL is there; an error if ctx ends before.
+func (s *Shop) WhenRecording(ctx context.Context) (*ledger.Ledger, error) {
+	select {
+	case <-s.ready:
+		return s.Ledger()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Redis is an error while no Redis server takes calls.
+func (s *Shop) Redis() error {
+	nodes := s.Stock.Nodes()
+	for _, n := range nodes {
+		if n.Breaker != drop.BreakerOpen {
+			return nil
+		}
+	}
+	return fault.New(fault.Unavailable, "Redis does not answer")
+}
+
+// Close closes both stores.
+func (s *Shop) Close() {
+	_ = s.Stock.Close()
+	if l := s.ledger.Load(); l != nil {
+		l.Close()
+	}
+}
+
+// Ledger returns PostgreSQL; unavailable as long as it never answered.
+func (s *Shop) Ledger() (*ledger.Ledger, error) {
+	if l := s.ledger.Load(); l != nil {
+		return l, nil
+	}
+	return nil, fault.New(fault.Unavailable, "PostgreSQL has not answered yet")
+}
+
+// AwaitLedger tries PostgreSQL until it answers. It is an error if Redis then turns out to hold another installation's
+// data: nothing of it must be sold.
+func (s *Shop) AwaitLedger(ctx context.Context) error {
+	retry := time.NewTicker(ledgerRetry)
+	defer retry.Stop()
+	for s.ledger.Load() == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry.C:
+		}
+		l, err := OpenLedger(ctx, s.cfg, s.getenv)
+		if fault.Is(err, fault.Unavailable) {
+			continue
+		}
+		if err == nil {
+			err = s.sameShop(ctx, l)
+		}
+		if err != nil {
+			return err
+		}
+		s.log.Info("PostgreSQL answers")
+		s.takeUp(l)
+	}
+	return nil
+}
+
+// sameShop refuses a ledger that is not that of the data in Redis; it closes it then.
+func (s *Shop) sameShop(ctx context.Context, l *ledger.Ledger) error {
+	owner, shards, err := s.Stock.SetUp(ctx)
+	here := l.Installation()
+	if err == nil && (owner == "" || owner == here.ID && shards == here.Shards) {
+		return nil
+	}
+	l.Close()
+	if err != nil {
+		return err
+	}
+	return fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here.ID)
+}
+
+// ReservationsByID returns what the ledger has of these reservations.
+func (s *Shop) ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Recorded, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return nil, err
+	}
+	return l.ReservationsByID(ctx, ids)
+}
+
+// Reservations returns one page of what the ledger has.
+func (s *Shop) Reservations(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return nil, err
+	}
+	return l.Reservations(ctx, f)
+}
+
+// KnowsLot reports whether the ledger has a lot.
+func (s *Shop) KnowsLot(ctx context.Context, lot drop.LotID) (bool, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return false, err
+	}
+	return l.KnowsLot(ctx, lot)
+}
+
+// Keys returns the API keys.
+func (s *Shop) Keys(ctx context.Context) ([]drop.APIKey, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return nil, err
+	}
+	return l.Keys(ctx)
+}
+
+// Put creates a lot or changes it, as a seed of one lot does.
+func (s *Shop) Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (drop.LotState, bool, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return drop.LotState{}, false, err
+	}
+	row, err := seed.Flags(textsOf(lot, body))
+	if err != nil {
+		return drop.LotState{}, false, err
+	}
+	o := seed.Options{Installation: l.Installation().ID, Actor: actor}
+	items, err := seed.Run(ctx, []seed.Row{row}, SeedStock(s.Stock), SeedLedger(l), o)
+	if err != nil {
+		return drop.LotState{}, false, err
+	}
+	state, err := s.Stock.Lot(ctx, lot)
+	return state, items[0].Action == seed.Create, err
+}
+
+// textsOf writes what a body says as a seed file does.
+func textsOf(lot drop.LotID, b client.LotBody) map[string]string {
+	texts := map[string]string{"lot": string(lot)}
+	for name, n := range map[string]*int64{"stock": b.Stock, "limit": b.Limit} {
+		if n != nil {
+			texts[name] = strconv.FormatInt(*n, 10)
+		}
+	}
+	for name, seconds := range map[string]*float64{"hold": b.Hold, "max_hold": b.MaxHold} {
+		if seconds != nil {
+			texts[name] = strconv.FormatFloat(*seconds, 'f', -1, 64) + "s"
+		}
+	}
+	for name, at := range map[string]*time.Time{"opens": b.Opens, "closes": b.Closes} {
+		if at != nil {
+			texts[name] = at.Format(time.RFC3339Nano)
+		}
+	}
+	for name, text := range map[string]string{"late": b.Late, "status": b.Status} {
+		if text != "" {
+			texts[name] = text
+		}
+	}
+	if b.Name != nil {
+		texts["name"] = *b.Name
+	}
+	return texts
+}
+
+// openingLook is what the look at a Redis before a lot is opened may take.
+const openingLook = 300 * time.Millisecond
+
+// Open lets a lot sell, unless its Redis could lose its stock. What cannot be found out in time blocks nothing.
+func (s *Shop) Open(ctx context.Context, lot drop.LotID, actor, reason string) (drop.LotState, bool, error) {
+	within, cancel := context.WithTimeout(ctx, openingLook)
+	defer cancel()
+	shard := lot.Shard(s.Stock.Shards())
+	if nodes, err := s.Stock.Preflight(within, []int{shard}); err == nil {
+		var in ledger.Installation
+		if l := s.ledger.Load(); l != nil {
+			in = l.Installation()
+		}
+		if err := doctor.Preflight(DoctorNodes(nodes), in.ID, in.Shards)[shard]; err != nil {
+			return drop.LotState{}, false, err
+		}
+	}
+	open := drop.Open
+	return s.Stock.Change(ctx, drop.ChangeRequest{Lot: lot, Status: &open, Actor: actor, Reason: reason})
+}
