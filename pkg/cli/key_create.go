@@ -109,23 +109,22 @@ func (a *app) createKey(ctx context.Context, k drop.APIKey, dryRun bool) error {
 	_, k.Hash, _ = drop.ReadToken(view.Token)
 	made, err := l.CreateKey(ctx, k)
 	if err != nil {
-		return keyLost(err, k.ID)
+		return tokenLost(fault.As(err), k.ID)
 	}
 	view.keyView = keyView(made)
 	if a.cfg.Output == "name" {
 		view.ID = view.Token
 	}
-	// Not a.print: its error would repeat the token.
-	if err := a.out.Print(view); err != nil {
-		return keyLost(err, k.ID)
+	if err := a.out.Print(view); err != nil { // not a.print: its error, and this one too, may repeat the token
+		return tokenLost(fault.New(fault.CodeOf(err), "the key %s was made, but the output failed", k.ID), k.ID)
 	}
 	a.note("this token is shown once; only its hash is kept")
 	return nil
 }
 
-// keyLost says what to do about a key that may be recorded while nobody has seen its token.
-func keyLost(err error, id string) error {
-	return fault.As(err).With("id", id).
+// tokenLost says what to do about a key that may be recorded while nobody has seen its token.
+func tokenLost(err *fault.Error, id string) error {
+	return err.With("id", id).
 		WithHint("the token is lost; if dropctl key list shows %s, revoke it: dropctl key revoke %s --yes; then run it again", id, id)
 }
 

@@ -12,9 +12,9 @@ func newKeyList(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the keys, those that no longer count too",
-		Long: `List the keys of the HTTP API. No secret is shown, for none is stored: with -o json there is the hash
-of each, and that output is the file that a server takes with --api-keys-file, so that it can be
-started while PostgreSQL is down.`,
+		Long: `List the keys of the HTTP API. No secret is shown, for none is stored: with -o json there is the
+hash of each, and that output is the file that a server takes with --api-keys-file, so that it can
+be started while PostgreSQL is down.`,
 		Example: `  dropctl key list
   dropctl key list -o json > keys.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.listKeys(cmd.Context()) },

@@ -18,8 +18,8 @@ func newKeyRevoke(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke ID…",
 		Short: "End keys for good",
-		Long: `End keys of the HTTP API for good: whoever calls with one is refused within seconds. It asks first, or
-needs --yes. Revoking again changes nothing.
+		Long: `End keys of the HTTP API for good: whoever calls with one is refused within seconds. It asks first,
+or needs --yes. Revoking again changes nothing.
 
 A server that was started with --api-keys-file while PostgreSQL is down knows only what that file
 says; write the file anew: dropctl key list -o json.`,
