@@ -361,9 +361,9 @@ func TestFieldsOfViews(t *testing.T) {
 		"lot result sold code message hint":   archiveView{},
 		"lot action result records capacity available held sold epoch seq redis_seq took_seconds code message hint": restoreView{},
 		"version name state applied_at duration_seconds":                                                            migrationView{},
-		"id tenant name scopes hash created created_by expires revoked revoked_by":               keyView{},
-		"id tenant name scopes hash created created_by expires revoked revoked_by token dry_run": keyCreatedView{},
-		"id tenant name result code message hint":                                                keyRevokedView{},
+		"id tenant name scopes hash created created_by expires revoked revoked_by":                                  keyView{},
+		"id tenant name scopes hash created created_by expires revoked revoked_by token dry_run":                    keyCreatedView{},
+		"id tenant name result code message hint":                                                                   keyRevokedView{},
 		"redis_url database_url owner_database_url":                                                                 labView{},
 	} {
 		if got := strings.Join(render.Fields(view), " "); got != want {
