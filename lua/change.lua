@@ -10,14 +10,8 @@
 -- The fields that may be set, and of which kind they are.
 local FIELDS = { status = 'text', limit = 'number', hold = 'number', max_hold = 'number', opens = 'number', closes = 'number', late = 'text', name = 'text' }
 
-local shut = door()
-if shut then return shut end
-local L, code, detail = read_lot(ARGV[4], FIRST_LOT)
-if not L then return { code, detail or '' } end
-if not read_totals(L) then return { 'corrupt', L.id } end
-local R = L.rule
-R.name = call('HGET', KEYS[FIRST_LOT], 'name') or ''
-local budget, trial = tonumber(ARGV[7]), ARGV[8] == '1'
+-- The lot that is changed and its rules as they will be; how many due attempts may be looked at; whether it is a trial.
+local L, R, budget, trial
 
 local function time_text(at) return at > 0 and fmt('%d', at) or '' end
 
@@ -69,22 +63,34 @@ local function change()
   return 'changed'
 end
 
-local outcome, refusal
-if ARGV[9] == 'to' or ARGV[9] == 'by' then
-  local number, expect = tonumber(ARGV[10]), tonumber(ARGV[11])
-  if not number or not expect or number % 1 ~= 0 or expect % 1 ~= 0 then return { 'invalid', 'capacity' } end
-  outcome, refusal = adjust(ARGV[9], number, expect)
-else
-  for i = 9, #ARGV, 2 do
-    local kind, value = FIELDS[ARGV[i]], ARGV[i + 1]
-    local n = tonumber(value == '' and '0' or value)
-    if not kind or not value or kind == 'number' and not (n and n >= 0 and n <= 1e13 and n % 1 == 0) then return { 'invalid', ARGV[i] } end
+local function run()
+  local shut = door()
+  if shut then return shut end
+  local code, detail
+  L, code, detail = read_lot(ARGV[4], FIRST_LOT)
+  if not L then return { code, detail or '' } end
+  if not read_totals(L) then return { 'corrupt', L.id } end
+  R = { name = call('HGET', KEYS[FIRST_LOT], 'name') or '' }
+  for field, value in pairs(L.rule) do R[field] = value end
+  budget, trial = tonumber(ARGV[7]), ARGV[8] == '1'
+
+  local outcome, refusal
+  if ARGV[9] == 'to' or ARGV[9] == 'by' then
+    local number, expect = tonumber(ARGV[10]), tonumber(ARGV[11])
+    if not number or not expect or number % 1 ~= 0 or expect % 1 ~= 0 then return { 'invalid', 'capacity' } end
+    outcome, refusal = adjust(ARGV[9], number, expect)
+  else
+    for i = 9, #ARGV, 2 do
+      local kind, value = FIELDS[ARGV[i]], ARGV[i + 1]
+      local n = tonumber(value == '' and '0' or value)
+      if not kind or not value or kind == 'number' and not (n and n >= 0 and n <= 1e13 and n % 1 == 0) then return { 'invalid', ARGV[i] } end
+    end
+    outcome, refusal = change()
   end
-  outcome, refusal = change()
+  save({ L })
+  if refusal then return refusal end
+  local reply = { 'ok', '', now_s, outcome }
+  local live, totals = pack(LIVE, L.available, L.held, L.seq, now, L.due), pack(TOTALS, L.sold, L.capacity)
+  for _, v in ipairs(picture(live, totals, pack_rule(R, R.status), R.name)) do reply[#reply + 1] = v end
+  return reply
 end
-save({ L })
-if refusal then return refusal end
-local reply = { 'ok', '', now_s, outcome }
-local live, totals = pack(LIVE, L.available, L.held, L.seq, now, L.due), pack(TOTALS, L.sold, L.capacity)
-for _, v in ipairs(picture(live, totals, pack_rule(R, R.status), R.name)) do reply[#reply + 1] = v end
-return reply

@@ -1,4 +1,5 @@
--- Shared by every script: the loader puts this file behind the shebang line of each.
+-- Shared by every script. This file and all scripts make one library of Redis Functions (see lua.go), so what stands here
+-- outside of functions runs once, when the library is loaded, and whatever changes in a call must be set anew for each: begin().
 --
 -- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 due, 5 wake, then the lots.
 -- ARGV of a gated script: 1 run id of the server as this connection saw it, 2 owner (installation/P),
@@ -32,22 +33,36 @@
 --   "@" and a user: held, bought, attempt of the live hold
 --
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
-local KEYS, ARGV = KEYS, ARGV -- a local is read faster than a global
-local call, fmt, match, sub, concat = redis.call, string.format, string.match, string.sub, table.concat
-local pack, unpacked = struct.pack, struct.unpack
 local LIVE, TOTALS, RULE = '>i6i6i6i6i6', '>i6i6', '>i6i6i6i6i6i6ss'
-local FILLER = string.rep('.', 40)
+local FILLER = '........................................'
 local ATTEMPT = 26
 local FIRST_LOT = 6 -- in KEYS
 
+local KEYS, ARGV
+local call, pack, unpacked, fmt, match, sub, concat -- Redis' and Lua's; a library has them only while one of its functions runs
+
 -- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
 -- time for all its events, and final once every lot has been read.
-local clock = call('TIME')
-local clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local now, now_s = clock_ms, fmt('%d', clock_ms)
+local now, now_s, clock_ms
 
-local retention = tonumber(ARGV[3])
-local meta_bytes, meta_trimmed = 0, 0
+local retention -- in ms
+local meta_bytes, meta_trimmed
+local proven -- see prove
+local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
+local emitting -- the lot of the newest event
+local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
+
+-- begin: makes ready for a call. Whatever the last one left, also one that ended in an error, is gone.
+local function begin(keys, argv)
+  KEYS, ARGV = keys, argv
+  call, pack, unpacked = redis.call, struct.pack, struct.unpack
+  fmt, match, sub, concat = string.format, string.match, string.sub, table.concat
+  local clock = call('TIME')
+  clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  now, now_s = clock_ms, fmt('%d', clock_ms)
+  retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
+  evn, emitting, duen = 0, nil, 0
+end
 
 -- door: why this shard takes no call, or nil.
 local function door()
@@ -61,8 +76,6 @@ local function door()
   if not (retention and retention >= 0 and retention <= 1e13) then return { 'invalid', 'retention' } end
 end
 
-local proven = false
-
 -- prove: reads every key that save() writes, so that none of its writes can fail.
 local function prove()
   if proven then return end
@@ -73,8 +86,6 @@ local function prove()
   proven = true
 end
 
--- Events of this call, as pieces of text in the order of their seqs.
-local ev, evn = {}, 0
 local function emit(text)
   evn = evn + 1
   ev[evn] = text
@@ -157,8 +168,6 @@ local function found(k, run)
   return concat({ run or '', fmt('%d', L.rule.epoch), fmt('%d', L.seq) }, '\t')
 end
 
-local emitting -- the lot of the newest event
-
 -- name_lot: a line names the lot wherever another one's events come before: a call that works on several lots may come
 -- back to one.
 local function name_lot(L)
@@ -195,9 +204,6 @@ local function put_user(L, user, u)
     put_record(L, '@' .. user, fmt('%d\t%d\t%s', u.held, u.bought, u.live))
   end
 end
-
--- Due entries of this call, as ZADD wants them.
-local dues, duen = {}, 0
 
 -- file_due: look at these attempts again at a time (ms, 13 digits until the year 2286). Their records decide what
 -- happens then.

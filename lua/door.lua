@@ -8,14 +8,16 @@
 --       the same, so that who saw an earlier freeze for the same reason does not end a later one
 -- Reply ok | conflict, open run id, freeze reason | lot_not_loaded | foreign_installation, owner
 
-local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'opened')
-if not m[1] then return { 'lot_not_loaded', 'emptied' } end
-if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
-if not ARGV[10] then return { 'invalid', '' } end
-if m[2] ~= ARGV[6] or (m[3] or '') ~= ARGV[7] or ARGV[1] ~= ARGV[8] or (m[4] or '') ~= ARGV[9] then return { 'conflict', m[2], m[3] or '' } end
-if ARGV[4] == 'freeze' then
-  call('HSET', KEYS[1], 'frozen', ARGV[5])
-else
-  call('HSET', KEYS[1], 'run', ARGV[1], 'frozen', '', 'opened', ARGV[10])
+local function run()
+  local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'opened')
+  if not m[1] then return { 'lot_not_loaded', 'emptied' } end
+  if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
+  if not ARGV[10] then return { 'invalid', '' } end
+  if m[2] ~= ARGV[6] or (m[3] or '') ~= ARGV[7] or ARGV[1] ~= ARGV[8] or (m[4] or '') ~= ARGV[9] then return { 'conflict', m[2], m[3] or '' } end
+  if ARGV[4] == 'freeze' then
+    call('HSET', KEYS[1], 'frozen', ARGV[5])
+  else
+    call('HSET', KEYS[1], 'run', ARGV[1], 'frozen', '', 'opened', ARGV[10])
+  end
+  return { 'ok', '', now_s }
 end
-return { 'ok', '', now_s }

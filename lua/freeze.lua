@@ -10,32 +10,34 @@
 -- Reply ok, detail, now, why the lot is frozen now ('': it is not) | conflict, what is there now | lot_not_loaded | foreign_installation, owner
 -- A lot that is frozen keeps its reason, and is thawed only for the reason it was frozen for.
 
-local freeze, reason = ARGV[5] == 'freeze', ARGV[6]
-if not (freeze or ARGV[5] == 'thaw') or reason == '' or not ARGV[7] then return { 'invalid', ARGV[5] } end
-local m = call('HMGET', KEYS[1], 'owner', 'run')
-if not m[1] then return { 'lot_not_loaded', 'emptied' } end
-if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
-local there = found(FIRST_LOT, m[2])
-if there == 'absent' then return { 'lot_not_loaded', '' } end
-local from = freeze and '\t%d+$' or '^$'
-if string.gsub(there, from, '') ~= string.gsub(ARGV[7], from, '') then return { 'conflict', there } end
+local function run()
+  local freeze, reason = ARGV[5] == 'freeze', ARGV[6]
+  if not (freeze or ARGV[5] == 'thaw') or reason == '' or not ARGV[7] then return { 'invalid', ARGV[5] } end
+  local m = call('HMGET', KEYS[1], 'owner', 'run')
+  if not m[1] then return { 'lot_not_loaded', 'emptied' } end
+  if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
+  local there = found(FIRST_LOT, m[2])
+  if there == 'absent' then return { 'lot_not_loaded', '' } end
+  local from = freeze and '\t%d+$' or '^$'
+  if string.gsub(there, from, '') ~= string.gsub(ARGV[7], from, '') then return { 'conflict', there } end
 
-local f = redis.pcall('HMGET', KEYS[FIRST_LOT], 'live', 'rule', 'frozen')
-local ok, L = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])
-if not ok then return { 'ok', '', now_s, '' } end -- so damaged that every script refuses it anyway
-local frozen = L.rule.status == 'frozen' and (f[3] or '') or nil
-if freeze and frozen then return { 'ok', '', now_s, frozen } end
-if not freeze and frozen ~= reason then return { 'ok', '', now_s, frozen or '' } end
+  local f = redis.pcall('HMGET', KEYS[FIRST_LOT], 'live', 'rule', 'frozen')
+  local ok, L = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])
+  if not ok then return { 'ok', '', now_s, '' } end -- so damaged that every script refuses it anyway
+  local frozen = L.rule.status == 'frozen' and (f[3] or '') or nil
+  if freeze and frozen then return { 'ok', '', now_s, frozen } end
+  if not freeze and frozen ~= reason then return { 'ok', '', now_s, frozen or '' } end
 
-call('ZCARD', KEYS[4])
-call('ZCARD', KEYS[3])
-if freeze then
-  call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, 'frozen'), 'was', L.rule.status, 'frozen', reason)
-  call('ZREM', KEYS[3], L.id) -- or the sweeper would come for it again and again
-  return { 'ok', '', now_s, reason }
+  call('ZCARD', KEYS[4])
+  call('ZCARD', KEYS[3])
+  if freeze then
+    call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, 'frozen'), 'was', L.rule.status, 'frozen', reason)
+    call('ZREM', KEYS[3], L.id) -- or the sweeper would come for it again and again
+    return { 'ok', '', now_s, reason }
+  end
+  call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
+  call('HDEL', KEYS[FIRST_LOT], 'was', 'frozen')
+  local due = first_due(L.id)
+  if due > 0 then call('ZADD', KEYS[3], fmt('%d', due), L.id) end
+  return { 'ok', '', now_s, '' }
 end
-call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
-call('HDEL', KEYS[FIRST_LOT], 'was', 'frozen')
-local due = first_due(L.id)
-if due > 0 then call('ZADD', KEYS[3], fmt('%d', due), L.id) end
-return { 'ok', '', now_s, '' }

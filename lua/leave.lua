@@ -6,8 +6,10 @@
 -- ARGV  4 consumer group, 5 consumer
 -- Reply ok, detail, now, 1 if the reader is gone, 0 if it has entries in hand
 
-local held = redis.pcall('XPENDING', KEYS[2], ARGV[4], '-', '+', 1, ARGV[5])
-if held.err then return { 'ok', '', now_s, '1' } end -- neither stream nor group
-if #held > 0 then return { 'ok', '', now_s, '0' } end
-call('XGROUP', 'DELCONSUMER', KEYS[2], ARGV[4], ARGV[5])
-return { 'ok', '', now_s, '1' }
+local function run()
+  local held = redis.pcall('XPENDING', KEYS[2], ARGV[4], '-', '+', 1, ARGV[5])
+  if held.err then return { 'ok', '', now_s, '1' } end -- neither stream nor group
+  if #held > 0 then return { 'ok', '', now_s, '0' } end
+  call('XGROUP', 'DELCONSUMER', KEYS[2], ARGV[4], ARGV[5])
+  return { 'ok', '', now_s, '1' }
+end

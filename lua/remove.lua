@@ -6,14 +6,16 @@
 -- ARGV  4 lot id, 5 the lot as it was seen: 'damaged' or 'run epoch seq' (tabs between)
 -- Reply ok, detail, now; also if the lot is not there | conflict, what is there now | foreign_installation, owner
 
-local m = call('HMGET', KEYS[1], 'owner', 'run')
-if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
-local there = found(FIRST_LOT, m[2])
-if there == 'absent' then return { 'ok', '', now_s } end
-if there ~= ARGV[5] then return { 'conflict', there } end
-call('ZCARD', KEYS[3])
-call('ZCARD', KEYS[4])
-call('UNLINK', KEYS[FIRST_LOT], KEYS[FIRST_LOT + 1], KEYS[FIRST_LOT + 2])
-call('ZREMRANGEBYLEX', KEYS[4], '[' .. ARGV[4] .. '\t', '(' .. ARGV[4] .. '\n')
-call('ZREM', KEYS[3], ARGV[4])
-return { 'ok', '', now_s }
+local function run()
+  local m = call('HMGET', KEYS[1], 'owner', 'run')
+  if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
+  local there = found(FIRST_LOT, m[2])
+  if there == 'absent' then return { 'ok', '', now_s } end
+  if there ~= ARGV[5] then return { 'conflict', there } end
+  call('ZCARD', KEYS[3])
+  call('ZCARD', KEYS[4])
+  call('UNLINK', KEYS[FIRST_LOT], KEYS[FIRST_LOT + 1], KEYS[FIRST_LOT + 2])
+  call('ZREMRANGEBYLEX', KEYS[4], '[' .. ARGV[4] .. '\t', '(' .. ARGV[4] .. '\n')
+  call('ZREM', KEYS[3], ARGV[4])
+  return { 'ok', '', now_s }
+end

@@ -17,15 +17,8 @@
 -- A busy lot's seq never stands still. So the lot must be of the epoch seen and at its seq or past it, and what a fix
 -- follows from must be unchanged: every record by the seq of its last change, the counters by their value.
 
-local shut = door()
-if shut then return shut end
-local epoch, seq, latest = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-if not (epoch and seq and latest and latest >= 0) then return { 'invalid', '6' } end
-if ARGV[5] ~= ARGV[1] then return { 'conflict', ARGV[1] } end
-local L, code, detail = read_lot(ARGV[4], FIRST_LOT)
-if not L then return { code, detail or '' } end
-if not (L.rule.epoch == epoch and L.seq >= seq) then return { 'conflict', fmt('%d %d', L.rule.epoch, L.seq) } end
-prove()
+-- The lot that is repaired, later than when nothing of it can be due, and its due entries that must go.
+local L, latest, strays
 
 -- live_record: user, quantity, last seq and, of a hold, deadline of a held or confirmed record; nil for any other.
 local function live_record(record)
@@ -82,8 +75,6 @@ local function fix_user(user, seen, from, to)
   return 'done'
 end
 
-local strays = {}
-
 local function fix_stray(member)
   if sub(member, 1, #L.id + 1) ~= L.id .. '\t' or not call('ZSCORE', KEYS[4], member) then return 'same' end
   local at, attempts = match(member, '^[^\t]*\t(%d+)\t[^\t]*\t(.*)$')
@@ -124,17 +115,31 @@ local function one(i)
   if stop and n % 1 == 0 and n >= 0 and (n == 0 or ARGV[stop - 1]) then return stop, fix_user(ARGV[i + 1], ARGV[i + 2], i + 4, stop - 1) end
 end
 
--- Nothing is written before every fix has been looked at.
-local reply, i, any = { 'ok', '', '' }, 9, false
-while ARGV[i] do
-  local stop, outcome = one(i)
-  if not stop then return { 'invalid', tostring(i) } end
-  i, reply[#reply + 1], any = stop, outcome, any or outcome == 'done'
+local function run()
+  local shut = door()
+  if shut then return shut end
+  local epoch, seq = tonumber(ARGV[6]), tonumber(ARGV[7])
+  latest, strays = tonumber(ARGV[8]), {}
+  if not (epoch and seq and latest and latest >= 0) then return { 'invalid', '6' } end
+  if ARGV[5] ~= ARGV[1] then return { 'conflict', ARGV[1] } end
+  local code, detail
+  L, code, detail = read_lot(ARGV[4], FIRST_LOT)
+  if not L then return { code, detail or '' } end
+  if not (L.rule.epoch == epoch and L.seq >= seq) then return { 'conflict', fmt('%d %d', L.rule.epoch, L.seq) } end
+  prove()
+
+  -- Nothing is written before every fix has been looked at.
+  local reply, i, any = { 'ok', '', '' }, 9, false
+  while ARGV[i] do
+    local stop, outcome = one(i)
+    if not stop then return { 'invalid', tostring(i) } end
+    i, reply[#reply + 1], any = stop, outcome, any or outcome == 'done'
+  end
+  if any then
+    for from = 1, #strays, 1000 do call('ZREM', KEYS[4], unpack(strays, from, math.min(#strays, from + 999))) end
+    look_first(L, first_stored(), 2)
+    save({ L })
+  end
+  reply[3] = now_s
+  return reply
 end
-if any then
-  for from = 1, #strays, 1000 do call('ZREM', KEYS[4], unpack(strays, from, math.min(#strays, from + 999))) end
-  look_first(L, first_stored(), 2)
-  save({ L })
-end
-reply[3] = now_s
-return reply

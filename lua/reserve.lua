@@ -22,11 +22,8 @@
 --       again                  due holds are left, repeat
 -- Flags none: refused when Redis is out of memory.
 
-local shut = door()
-if shut then return shut end
-local full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure'
-local budget = tonumber(ARGV[5])
-local A = { cmsgpack.unpack(ARGV[6]) }
+-- The values of the call, as they come unpacked, and why no new hold is taken, or nil.
+local A, full
 
 local function valid(qty, hold)
   return type(qty) == 'number' and qty >= 1 and qty <= 1e9 and qty % 1 == 0 and type(hold) == 'number' and hold >= 0 and hold < 1e11 and hold % 1 == 0
@@ -261,38 +258,46 @@ local function answer(L)
   return hold_batch(L, odd)
 end
 
--- Look at every lot before the first write.
-local lots, reply, k, at = {}, { 'ok', '' }, FIRST_LOT, 1
-while A[at] do
-  local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
-  local units, stop = wanted(n, qty, hold, batch, at + 5)
-  if not units or not KEYS[k] then return { 'invalid', tostring(id) } end
-  local known = read_known(k, n, at + 5)
-  local L, code, detail = open_lot(id, k, known[1], known[2])
-  if L then
-    L.n, L.at, L.qty, L.hold, L.batch, L.known = n, at + 5, qty, hold, batch, known
-    if units > L.available then L.wanted = units end
-    lots[#lots + 1] = L
-  else
-    local slot = 4 + 2 * (k - FIRST_LOT)
-    reply[slot], reply[slot + 1] = '!', code .. '\t' .. (detail or '')
-  end
-  k, at = k + 1, stop
-end
+local function run()
+  local shut = door()
+  if shut then return shut end
+  full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure' or nil
+  local budget = tonumber(ARGV[5])
+  A, term_at = { cmsgpack.unpack(ARGV[6]) }, nil
 
--- Take back what the requests of a lot may need; what was read of it may have changed then.
-for _, L in ipairs(lots) do
-  L.shut_by = closed(L.rule)
-  if L.wanted and not L.shut_by then
-    local _
-    _, L.more, budget = take_back(L, L.wanted, budget)
-    L.known = read_known(L.k, L.n, L.at)
+  -- Look at every lot before the first write.
+  local lots, reply, k, at = {}, { 'ok', '' }, FIRST_LOT, 1
+  while A[at] do
+    local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
+    local units, stop = wanted(n, qty, hold, batch, at + 5)
+    if not units or not KEYS[k] then return { 'invalid', tostring(id) } end
+    local known = read_known(k, n, at + 5)
+    local L, code, detail = open_lot(id, k, known[1], known[2])
+    if L then
+      L.n, L.at, L.qty, L.hold, L.batch, L.known = n, at + 5, qty, hold, batch, known
+      if units > L.available then L.wanted = units end
+      lots[#lots + 1] = L
+    else
+      local slot = 4 + 2 * (k - FIRST_LOT)
+      reply[slot], reply[slot + 1] = '!', code .. '\t' .. (detail or '')
+    end
+    k, at = k + 1, stop
   end
+
+  -- Take back what the requests of a lot may need; what was read of it may have changed then.
+  for _, L in ipairs(lots) do
+    L.shut_by = closed(L.rule)
+    if L.wanted and not L.shut_by then
+      local _
+      _, L.more, budget = take_back(L, L.wanted, budget)
+      L.known = read_known(L.k, L.n, L.at)
+    end
+  end
+  for _, L in ipairs(lots) do
+    local slot = 4 + 2 * (L.k - FIRST_LOT)
+    reply[slot], reply[slot + 1] = answer(L)
+  end
+  save(lots)
+  reply[3] = now_s
+  return reply
 end
-for _, L in ipairs(lots) do
-  local slot = 4 + 2 * (L.k - FIRST_LOT)
-  reply[slot], reply[slot + 1] = answer(L)
-end
-save(lots)
-reply[3] = now_s
-return reply

@@ -13,10 +13,6 @@
 --       refusals: hold_exists: left, attempt, record; customer_limit: left; sold_out: left, available; others: left, record
 -- Flags allow-oom: giving units back must work when memory is full.
 
-local shut = door()
-if shut then return shut end
-local budget = tonumber(ARGV[4])
-
 -- Which fields of a record are numbers, and how many fields it has at least.
 local NUMBERS = { h = { 4, 5, 6, 7 }, c = { 4, 5, 6, 7, 8, 9 }, r = { 3, 4, 5, 6 }, x = { 3, 4, 5, 6 }, f = { 3, 4, 5, 6, 7, 9 } }
 local FIELDS = { h = 7, c = 12, r = 7, x = 8, f = 10 }
@@ -307,40 +303,46 @@ local function settle_lot(L, qs)
   return concat(out, '\n')
 end
 
--- Look at every lot before the first write.
-local lots, reply, at = {}, { 'ok', '' }, 6
-for j = 1, tonumber(ARGV[5]) do
-  local n = tonumber(ARGV[at + 1])
-  local qs = requests(n, at + 2)
-  if not qs then return { 'invalid', ARGV[at] } end
-  local L, code, detail = read_lot(ARGV[at], FIRST_LOT + j - 1)
-  if L and not read_totals(L) then L, code = nil, 'corrupt' end
-  if L then
-    L.qs, L.slot, L.by = qs, 2 + 2 * j, {}
-    lots[#lots + 1] = L
-  else
-    reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
-  end
-  at = at + 2 + 7 * n
-end
+local function run()
+  local shut = door()
+  if shut then return shut end
+  local budget = tonumber(ARGV[4])
 
-for _, L in ipairs(lots) do
-  local records = read_records(L, L.qs)
-  local units = needs(L, L.qs, records)
-  if units > L.available then
-    local _
-    _, L.more, budget = take_back(L, units, budget)
-    records = read_records(L, L.qs)
+  -- Look at every lot before the first write.
+  local lots, reply, at = {}, { 'ok', '' }, 6
+  for j = 1, tonumber(ARGV[5]) do
+    local n = tonumber(ARGV[at + 1])
+    local qs = requests(n, at + 2)
+    if not qs then return { 'invalid', ARGV[at] } end
+    local L, code, detail = read_lot(ARGV[at], FIRST_LOT + j - 1)
+    if L and not read_totals(L) then L, code = nil, 'corrupt' end
+    if L then
+      L.qs, L.slot, L.by = qs, 2 + 2 * j, {}
+      lots[#lots + 1] = L
+    else
+      reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
+    end
+    at = at + 2 + 7 * n
   end
-  for i, q in ipairs(L.qs) do
-    q.r = records[i] and parse(records[i])
-    L.by[q.attempt] = q
+
+  for _, L in ipairs(lots) do
+    local records = read_records(L, L.qs)
+    local units = needs(L, L.qs, records)
+    if units > L.available then
+      local _
+      _, L.more, budget = take_back(L, units, budget)
+      records = read_records(L, L.qs)
+    end
+    for i, q in ipairs(L.qs) do
+      q.r = records[i] and parse(records[i])
+      L.by[q.attempt] = q
+    end
+    L.counters = users_of(L, L.qs)
   end
-  L.counters = users_of(L, L.qs)
+  for _, L in ipairs(lots) do
+    reply[L.slot], reply[L.slot + 1] = '', settle_lot(L, L.qs)
+  end
+  save(lots)
+  reply[3] = now_s
+  return reply
 end
-for _, L in ipairs(lots) do
-  reply[L.slot], reply[L.slot + 1] = '', settle_lot(L, L.qs)
-end
-save(lots)
-reply[3] = now_s
-return reply

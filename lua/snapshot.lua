@@ -8,9 +8,6 @@
 --       then for each lot the number of its fields and values (0: no such lot), those (damaged: why it cannot be read), and the
 --       units of due holds not taken back yet
 
-local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed', 'opened')
-local lots = #KEYS - FIRST_LOT + 1
-
 -- look: a lot's fields and values and its due units. A key of another type is the lot's damage, not the look's.
 local function look(k)
   local f = redis.pcall('HMGET', KEYS[k], 'live', 'totals', 'rule', 'name', 'was', 'frozen')
@@ -24,11 +21,16 @@ local function look(k)
   return { 'damaged', 'its records or due entries cannot be read' }, '0'
 end
 
-local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), m[6] or '', tostring(lots) }
-for k = FIRST_LOT, #KEYS do
-  local f, due = look(k)
-  reply[#reply + 1] = tostring(#f)
-  for _, v in ipairs(f) do reply[#reply + 1] = v end
-  reply[#reply + 1] = due
+local function run()
+  local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed', 'opened')
+  local lots = #KEYS - FIRST_LOT + 1
+
+  local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), m[6] or '', tostring(lots) }
+  for k = FIRST_LOT, #KEYS do
+    local f, due = look(k)
+    reply[#reply + 1] = tostring(#f)
+    for _, v in ipairs(f) do reply[#reply + 1] = v end
+    reply[#reply + 1] = due
+  end
+  return reply
 end
-return reply

@@ -94,7 +94,7 @@ func (p *scriptReplies) carry(client net.Conn, upstream string) {
 			return
 		}
 		m, err := server.Read(answer) // one reply for each request: the client waits for it
-		if err != nil || bytes.Contains(question[:n], []byte("EVALSHA")) && p.drop.Add(-1) >= 0 {
+		if err != nil || bytes.Contains(question[:n], []byte("FCALL")) && p.drop.Add(-1) >= 0 {
 			return
 		}
 		if _, err := client.Write(answer[:m]); err != nil {
@@ -201,7 +201,7 @@ func TestAReserveIsOneScriptCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(stats, "cmdstat_evalsha:calls=1,") || strings.Contains(stats, "cmdstat_eval:") {
+	if !strings.Contains(stats, "cmdstat_fcall:calls=1,") || strings.Contains(stats, "cmdstat_eval:") {
 		t.Errorf("Redis counts\n%s", stats)
 	}
 }

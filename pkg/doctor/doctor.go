@@ -54,6 +54,7 @@ type Node struct {
 
 	Scripts   int           // how many of this program's scripts it has ready
 	Ours      int           // how many there are
+	Others    []string      // libraries of scripts of other versions
 	NoScripts string        // why Scripts is not known
 	Offset    time.Duration // its clock less this machine's
 	Doubt     time.Duration // how far Offset may be wrong, either way; 0: the clock is not known

@@ -405,16 +405,20 @@ func coverage(p patient) verdict {
 }
 
 func loadedScripts(p patient) verdict {
-	cached, told := p.field("number_of_cached_scripts")
 	switch {
 	case p.NoScripts != "":
-		return notTold("which scripts it has is not known: "+p.NoScripts, "let the Redis user run SCRIPT EXISTS")
-	case told && cached > int64(p.Scripts):
-		return bad(mixed, "let all processes run one version; scripts of an older one go with the next restart of Redis", "%d of %d scripts of this version are loaded, and %d that are not of this version", p.Scripts, p.Ours, cached-int64(p.Scripts))
+		return notTold("which scripts it has is not known: "+p.NoScripts, "let the Redis user run FUNCTION LIST")
+	case len(p.Others) > 0:
+		return bad(mixed, "let all processes run one version, then "+remove(p.Others), "%d of %d scripts of this version are loaded, and %d libraries of other versions", p.Scripts, p.Ours, len(p.Others))
 	case p.Scripts < p.Ours:
 		return good("%d of %d scripts of this version are loaded, the others will be when they are needed", p.Scripts, p.Ours)
 	}
 	return good("all %d scripts of this version are loaded", p.Ours)
+}
+
+// remove is how libraries are deleted.
+func remove(libraries []string) string {
+	return "FUNCTION DELETE " + strings.Join(libraries, ", FUNCTION DELETE ")
 }
 
 // doors judges whether the shards that live on a server can be sold from.

@@ -155,8 +155,8 @@ var redisCases = []redisCase{
 	{coverage, "needs its own", both(info("cluster_enabled", "1"), config("cluster-require-full-coverage", "no")), fine},
 	{coverage, "forbidden", both(info("cluster_enabled", "1"), forbidden), hidden},
 
-	{loadedScripts, "some", func(p *patient) { p.Scripts = 2; p.Info["number_of_cached_scripts"] = "2" }, fine},
-	{loadedScripts, "others", info("number_of_cached_scripts", "12"), mixed},
+	{loadedScripts, "some", func(p *patient) { p.Scripts = 0 }, fine},
+	{loadedScripts, "others", func(p *patient) { p.Others = []string{"dropctl_1", "dropctl_2"} }, mixed},
 	{loadedScripts, "forbidden", func(p *patient) { p.NoScripts = "NOPERM" }, hidden},
 
 	{doors, "restarted", shard(func(d *drop.ShardState) { d.OpenRun = "r0" }), shut},

@@ -144,7 +144,7 @@ func TestAClusterSellsFromEveryShard(t *testing.T) {
 	})
 	t.Run("scripts forgotten by every node", func(t *testing.T) {
 		for _, n := range c.Nodes {
-			if _, err := n.Do(t.Context(), "SCRIPT", "FLUSH"); err != nil {
+			if _, err := n.Do(t.Context(), "FUNCTION", "FLUSH"); err != nil {
 				t.Fatal(err)
 			}
 		}

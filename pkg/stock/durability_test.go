@@ -144,7 +144,7 @@ func TestOneWaitForABatch(t *testing.T) {
 	primary, _ := testkit.Replicated(t, 1)
 	s := openStock(t, primary.URL(), durable("replicas=1"))
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: drop.MaxUnits})
-	do(t, primary, "SCRIPT", "FLUSH") // batches that are sent again have the one wait that counts
+	do(t, primary, "FUNCTION", "FLUSH") // batches that are sent again have the one wait that counts
 	do(t, primary, "CONFIG", "RESETSTAT")
 	const calls = 2000
 	inParallel(calls, func(i int) { reserve(t, s, lot, strconv.Itoa(i), "k", 1) })
@@ -154,7 +154,7 @@ func TestOneWaitForABatch(t *testing.T) {
 		n, _ := strconv.Atoi(number)
 		return n
 	}
-	waits, scripts := count("wait"), count("evalsha")+count("eval")
+	waits, scripts := count("wait"), count("fcall")+count("eval")
 	if waits == 0 || waits > calls/4 || waits > scripts/2 {
 		t.Errorf("%d calls took %d scripts and %d waits", calls, scripts, waits)
 	}

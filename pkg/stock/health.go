@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dropctl/dropctl/lua"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -38,6 +39,7 @@ type NodeHealth struct {
 
 	Scripts   int           // how many of this program's scripts it has ready
 	Ours      int           // how many there are
+	Others    []string      // libraries of scripts of other versions
 	NoScripts string        // why Scripts is not known
 	Offset    time.Duration // its clock less this machine's
 	Doubt     time.Duration // how far Offset may be wrong, either way; 0: the clock is not known
@@ -166,17 +168,15 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 	return n
 }
 
-// askScripts finds out how many of this program's scripts the server has ready.
+// askScripts finds out how many of this program's scripts the server has ready, and of which other versions it has any.
 func (n *NodeHealth) askScripts(ctx context.Context, client *redis.Client) {
-	var hashes []string
-	for _, sc := range scripts {
-		hashes = append(hashes, sc.sha)
-	}
-	ready, err := client.ScriptExists(ctx, hashes...).Result()
+	libraries, err := client.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: lua.Prefix + "*"}).Result()
 	n.NoScripts = whyNot(err)
-	for _, is := range ready {
-		if is {
-			n.Scripts++
+	for _, library := range libraries {
+		if library.Name == libraryName {
+			n.Scripts = len(library.Functions)
+		} else {
+			n.Others = append(n.Others, library.Name)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestHealthTellsWhatTheServerTells(t *testing.T) {
 	if n.Name != r.Addr() || n.Replica || n.Info["role"] != "master" || n.Config["appendfsync"] != "everysec" || n.NoConfig+n.NoInfo+n.NoDoors+n.NoScripts != "" {
 		t.Errorf("%+v", n)
 	}
-	if n.Doubt <= 0 || n.Doubt > time.Second || n.Offset > time.Second || n.Offset < -time.Second || n.Ours != len(scripts) || n.Scripts == 0 {
+	if n.Doubt <= 0 || n.Doubt > time.Second || n.Offset > time.Second || n.Offset < -time.Second || n.Ours != len(scripts) || n.Scripts != n.Ours || len(n.Others) != 0 {
 		t.Errorf("clock %s ± %s, %d of %d scripts", n.Offset, n.Doubt, n.Scripts, n.Ours)
 	}
 	home := drop.LotID("hat").Shard(s.Shards())

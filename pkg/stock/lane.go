@@ -123,8 +123,9 @@ type answer struct {
 // fault is why the caller must not rely on the reply, or nil.
 func (a answer) fault() error { return cmp.Or(a.err, a.unsafe) }
 
-// run sends the invocations as one pipeline and returns an answer for each. A script the server does not know was not
-// run: it alone is sent again, with its source.
+// run sends the invocations as one pipeline and returns an answer for each. What the server has no function for was not
+// run: it alone is sent again as source, behind the library for the calls to come. So it does not matter whether the
+// server takes the library, which it does not when its memory is full.
 func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []answer {
 	target := l.shard.stock.target
 	if notReady != nil {
@@ -142,7 +143,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 	cmds := l.send(ctx, sent, false, proof)
 	var missing []int
 	for i, cmd := range cmds {
-		if isNoScript(cmd.Err()) {
+		if isNoFunction(cmd.Err()) {
 			missing = append(missing, i)
 		}
 	}
@@ -190,17 +191,21 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 	return answers[:len(calls)]
 }
 
-// send sends the invocations in one pipeline, with the wait of the proof behind them.
+// send sends the invocations in one pipeline, with the wait of the proof behind them; withSource as source, behind a load of
+// the library, which fails where another lane has just loaded it.
 func (l *lane) send(ctx context.Context, calls []*invocation, withSource bool, p *proof) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	for i, c := range calls {
 		cmds[i] = c.command(ctx, withSource, l.door)
 	}
-	if len(cmds) == 1 && p == nil {
+	if len(cmds) == 1 && p == nil && !withSource {
 		_ = l.conn.Process(ctx, cmds[0])
 		return cmds
 	}
 	pipe := l.conn.Pipeline()
+	if withSource {
+		_ = pipe.Process(ctx, redis.NewCmd(ctx, "FUNCTION", "LOAD", librarySource))
+	}
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
 	}

@@ -2,8 +2,6 @@ package stock
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 	"strings"
 
@@ -13,18 +11,20 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// script is a Lua script and the hash Redis caches it under.
-type script struct{ name, source, sha string }
+// script is a Lua script: a function of the library, or by itself as source.
+type script struct{ name, function, source string }
 
-var scripts = func() map[string]*script {
-	m := make(map[string]*script)
-	for _, name := range lua.Names() {
-		src := lua.Source(name)
-		sum := sha1.Sum([]byte(src))
-		m[name] = &script{name, src, hex.EncodeToString(sum[:])}
-	}
-	return m
-}()
+var (
+	libraryName, librarySource = lua.Library()
+
+	scripts = func() map[string]*script {
+		m := make(map[string]*script)
+		for _, name := range lua.Names() {
+			m[name] = &script{name, lua.Function(libraryName, name), lua.Source(name)}
+		}
+		return m
+	}()
+)
 
 // invocation is one script call. Its first three ARGV are the door's: run id, owner and retention, set by the lane.
 type invocation struct {
@@ -43,13 +43,13 @@ func (c *invocation) promises() bool {
 	return false
 }
 
-// command builds EVALSHA, or EVAL with the source where the server does not have the script.
+// command builds FCALL, or EVAL with the source where the server does not have the function.
 func (c *invocation) command(ctx context.Context, withSource bool, door [3]string) *redis.Cmd {
 	args := make([]any, 0, 3+len(c.keys)+3+len(c.args))
 	if withSource {
 		args = append(args, "EVAL", c.script.source)
 	} else {
-		args = append(args, "EVALSHA", c.script.sha)
+		args = append(args, "FCALL", c.script.function)
 	}
 	args = append(args, len(c.keys))
 	for _, k := range c.keys {
@@ -114,7 +114,9 @@ func serverSaid(err error) bool {
 	return ok && !errors.Is(err, redis.Nil)
 }
 
-func isNoScript(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
+func isNoFunction(err error) bool {
+	return err != nil && hasAnyPrefix(err.Error(), "ERR Function not found")
+}
 
 // isMoved reports whether the server says that the slot lives elsewhere, or that it is no primary any more.
 func isMoved(err error) bool {

@@ -104,12 +104,17 @@ func (sc *scene) keys(lots ...drop.LotID) []string {
 // run calls a script past the engine and returns the status of its reply, or its error.
 func (sc *scene) run(t *testing.T, script string, keys, args []string) string {
 	t.Helper()
+	return sc.runAs(t, false, script, keys, args)
+}
+
+func (sc *scene) runAs(t *testing.T, withSource bool, script string, keys, args []string) string {
+	t.Helper()
 	args = slices.Clone(args)
 	if script == lua.Reserve && len(args) > 5 {
 		args = append(args[:5], packed(args[5:]))
 	}
 	call := &invocation{script: scripts[script], keys: keys, args: args[3:]}
-	cmd := call.command(t.Context(), true, [3]string(args[:3]))
+	cmd := call.command(t.Context(), withSource, [3]string(args[:3]))
 	_ = sc.rdb.Process(t.Context(), cmd)
 	r, err := parseReply(cmd)
 	if err != nil {
@@ -425,6 +430,9 @@ func TestFullMemoryRefusesHoldsAndSettlesOn(t *testing.T) {
 	}
 	_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "cy", Key: "k", Qty: 1})
 	wantCode(t, err, fault.OutOfMemory)
+	if err := rdb.FunctionFlush(t.Context()).Err(); err != nil { // with full memory Redis takes no library, as from a new version
+		t.Fatal(err)
+	}
 	settle(t, s, drop.SettleRequest{ID: a.Reservation.ID, Action: drop.ActConfirm, Ref: "p"})
 	settle(t, s, drop.SettleRequest{ID: b.Reservation.ID, Action: drop.ActExtend, By: 20 * time.Minute})
 	settle(t, s, drop.SettleRequest{ID: b.Reservation.ID, Action: drop.ActRelease})
@@ -447,7 +455,43 @@ func TestFullMemoryRefusesHoldsAndSettlesOn(t *testing.T) {
 	wantHistory(t, s, rdb, lot)
 }
 
-func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
+// TestEveryScriptRunsAsFunctionAndAsSource: a server that has no functions, or takes none, does all the same.
+func TestEveryScriptRunsAsFunctionAndAsSource(t *testing.T) {
+	sc := newScene(t, true)
+	for _, call := range sc.calls(t) {
+		var statuses [2]string
+		for i, withSource := range []bool{false, true} {
+			sc.reset(t)
+			statuses[i] = sc.runAs(t, withSource, call.script, sc.keys(call.lots...), append(sc.door[:], call.args...))
+		}
+		if statuses[0] != statuses[1] || statuses[0] != "ok" {
+			t.Errorf("%s: answered %q as a function, %q as source", call.name, statuses[0], statuses[1])
+		}
+	}
+}
+
+// TestACallThatFailedLeavesNothingForTheNext: functions live on from call to call, and with them what they keep in mind.
+func TestACallThatFailedLeavesNothingForTheNext(t *testing.T) {
+	sc := newScene(t, true)
+	k := sc.s.shardOf(sceneLot).keys
+	for _, call := range sc.calls(t) {
+		for _, key := range []string{k.outbox, k.next, k.due} {
+			sc.reset(t)
+			sc.rdb.Del(t.Context(), key)
+			sc.rdb.RPush(t.Context(), key, "stray")
+			sc.run(t, call.script, sc.keys(call.lots...), append(sc.door[:], call.args...))
+			sc.reset(t)
+			reserve(t, sc.s, sceneLot, "hal", "k", 1)
+			settle(t, sc.s, drop.SettleRequest{ID: reserve(t, sc.s, otherLot, "hal", "k", 1).Reservation.ID, Action: drop.ActRelease})
+			for _, lot := range []drop.LotID{sceneLot, otherLot} {
+				wantHistory(t, sc.s, sc.rdb, lot)
+			}
+		}
+	}
+}
+
+// A server loses the library when it is emptied wholly, or is new; who meets that loads it for all that follow.
+func TestAFunctionUnknownInMidPipelineIsRunOnce(t *testing.T) {
 	s, rdb, _ := newShop(t)
 	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
 	a := reserve(t, s, lot, "ann", "k", 1)
@@ -457,7 +501,7 @@ func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
 	}
 	confirm := []string{"100", "1", string(lot), "1", a.Reservation.ID.Attempt, itoa(a.Reservation.ID.N), "c", "0", "p", "", "op\twhy"}
 	for unknown := range 4 {
-		if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {
+		if err := rdb.FunctionFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
 		calls := []*invocation{
@@ -465,12 +509,13 @@ func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
 			inv("settle", confirm...),
 			inv("snapshot", "10"),
 		}
-		for i, c := range calls { // the server knows all scripts but one; in the last round none
-			if i != unknown && unknown < 3 {
-				if err := rdb.ScriptLoad(t.Context(), c.script.source).Err(); err != nil {
-					t.Fatal(err)
-				}
+		if unknown < len(calls) { // the server knows all functions but one; in the last round none
+			if err := rdb.FunctionLoad(t.Context(), librarySource).Err(); err != nil {
+				t.Fatal(err)
 			}
+			sc := *calls[unknown].script
+			sc.function += "_of_another_version"
+			calls[unknown].script = &sc
 		}
 		l := &lane{shard: sh}
 		for i, answer := range l.run(t.Context(), calls, l.ready(t.Context())) {
@@ -479,6 +524,10 @@ func TestAScriptUnknownInMidPipelineIsRunOnce(t *testing.T) {
 			}
 		}
 		l.close()
+		libraries, err := rdb.FunctionList(t.Context(), redis.FunctionListQuery{LibraryNamePattern: libraryName}).Result()
+		if err != nil || len(libraries) != 1 {
+			t.Fatalf("the library was not loaded for those that follow: %+v, %v", libraries, err)
+		}
 	}
 	wantTotals(t, s, lot, 4, 4, 1)
 	wantHistory(t, s, rdb, lot)
