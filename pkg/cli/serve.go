@@ -165,7 +165,9 @@ func (a *app) runServer(ctx context.Context, s server) error {
 	beside := func(run func(context.Context) error) {
 		g.Go(func() error {
 			err := run(behind)
-			halt(err) // without it the server would be no whole one
+			if err != nil {
+				halt(err) // without it the server would be no whole one
+			}
 			return err
 		})
 	}
