@@ -120,7 +120,7 @@ func eachPage[T any](ctx context.Context, l *Ledger, s RebuildSource, cursor, qu
 		if err := openCursor(ctx, l, tx, s, cursor, query, args); err != nil {
 			return err
 		}
-		page := make([]T, 0, rebuildPage)
+		var page []T // most lots fill none
 		for {
 			var err error
 			if page, err = fetch(ctx, l, tx, cursor, page[:0], scan); err != nil || len(page) == 0 {

@@ -16,6 +16,9 @@ type RebuildStock interface {
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
 	// EventsSince returns the outbox events of one shard's lots behind each watermark, in order, as far as still kept.
 	EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
+	// NewestEvent returns the place of a lot's newest event that the outbox still has; zero if it has none. Asked for many
+	// lots, it reads each shard's outbox once.
+	NewestEvent(ctx context.Context, lot drop.LotID) (drop.Watermark, error)
 	// EndedSince is how far back Redis remembers reservations that ended, in Redis time.
 	EndedSince(ctx context.Context, lot drop.LotID) (time.Time, error)
 	// FreezeLot acts only if the lot still has the epoch it was seen with, ThawLot only if it still is as it was seen, else
@@ -240,6 +243,9 @@ func (r *Rebuilder) rebuild(ctx context.Context, o order) (done Rebuilt, err err
 		return Rebuilt{Totals: known.Totals(), Took: time.Since(began)}, nil
 	}
 	o.frozen = seen != nil && seen.LotFrozen != ""
+	if _, err := r.Stock.NewestEvent(ctx, o.lot); err != nil { // a long outbox is read while the lot still sells
+		return done, err
+	}
 	repair := drop.Repair{Lot: o.lot, What: "rebuild", Actor: o.actor, Reason: o.reason, Evidence: evidenceOf(*known, seen)}
 	err = r.Ledger.Repair(ctx, repair, func(ctx context.Context) (bool, string, error) {
 		done, err = r.carryOut(ctx, o)
@@ -436,6 +442,10 @@ func (r *Rebuilder) Record(ctx context.Context, lots []drop.LotID) error {
 
 // record hands the ledger what the outbox has of the lot behind a watermark, without waiting for a worker.
 func (r *Rebuilder) record(ctx context.Context, lot drop.LotID, from drop.Watermark) error {
+	newest, err := r.Stock.NewestEvent(ctx, lot)
+	if err != nil || !after(newest, from) {
+		return err
+	}
 	shard := lot.Shard(r.Stock.Shards())
 	events, err := r.Stock.EventsSince(ctx, shard, map[drop.LotID]drop.Watermark{lot: from})
 	if err != nil || len(events[lot]) == 0 {

@@ -66,6 +66,7 @@ type shard struct {
 	moves  atomic.Int64         // how often a lane was told that the shard lives elsewhere
 	home   atomic.Pointer[node] // where it lives, as far as known
 	known  lookups
+	seen   seenOutbox
 
 	mu     sync.Mutex
 	queue  []*request

@@ -1,10 +1,13 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,6 +17,8 @@ import (
 
 // consumerGroup is that of the outbox readers.
 const consumerGroup = "ledger"
+
+const outboxPage = 200 // entries read at a time: each may have some hundred events
 
 func (s *Stock) nodeOf(ctx context.Context, shard int) (*redis.Client, shardKeys, error) {
 	k := s.shards[shard].keys
@@ -238,6 +243,60 @@ func (s *Stock) Trim(ctx context.Context, shard int, keep time.Duration) (int64,
 	return strconv.ParseInt(r.text(0), 10, 64)
 }
 
+// seenOutbox is what was read of a shard's outbox so far.
+type seenOutbox struct {
+	mu     sync.Mutex
+	last   redis.XMessage                // without an ID: nothing was read
+	newest map[drop.LotID]drop.Watermark // of each lot
+}
+
+// NewestEvent returns the place of a lot's newest event that the outbox has, or had when it was read before; the zero
+// Watermark if it has none. It reads on from where the last call for any lot of the shard has stopped: the first
+// reads the whole outbox, many others next to nothing.
+func (s *Stock) NewestEvent(ctx context.Context, lot drop.LotID) (drop.Watermark, error) {
+	sh := s.shardOf(lot)
+	seen := &sh.seen
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	node, k, err := s.nodeOf(ctx, sh.number)
+	if err != nil {
+		return drop.Watermark{}, err
+	}
+	for {
+		messages, err := node.XRangeN(ctx, k.outbox, cmp.Or(seen.last.ID, "-"), "+", outboxPage).Result()
+		if err != nil {
+			return drop.Watermark{}, wireFault(s.target, err, false)
+		}
+		if seen.last.ID != "" {
+			// What was read last must still be there, or this is another outbox: emptied, trimmed, or of another server.
+			if len(messages) == 0 || messages[0].ID != seen.last.ID || !maps.Equal(messages[0].Values, seen.last.Values) {
+				seen.last, seen.newest = redis.XMessage{}, nil
+				continue
+			}
+			messages = messages[1:]
+		}
+		if len(messages) == 0 {
+			return seen.newest[lot], nil
+		}
+		seen.note(messages)
+	}
+}
+
+func (s *seenOutbox) note(messages []redis.XMessage) {
+	if s.newest == nil {
+		s.newest = map[drop.LotID]drop.Watermark{}
+	}
+	for _, m := range messages {
+		events, _ := entryOf(m).Decode()
+		for _, e := range events {
+			if at := s.newest[e.Lot]; e.Epoch > at.Epoch || e.Epoch == at.Epoch && e.Seq > at.Seq {
+				s.newest[e.Lot] = e.Watermark()
+			}
+		}
+	}
+	s.last = messages[len(messages)-1]
+}
+
 // EventsSince returns the outbox's events of some lots behind a watermark each, in order, as far as they are still kept.
 // It reads backwards and stops once every lot's watermark is reached.
 func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error) {
@@ -251,7 +310,7 @@ func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]
 	}
 	found := make(map[drop.LotID][]drop.Event)
 	page := 10 // mostly somebody asks for what was written just now
-	for end := "+"; len(open) > 0; page = min(4*page, 200) {
+	for end := "+"; len(open) > 0; page = min(4*page, outboxPage) {
 		messages, err := node.XRevRangeN(ctx, k.outbox, end, "-", int64(page)).Result()
 		if err != nil {
 			return nil, wireFault(s.target, err, false)

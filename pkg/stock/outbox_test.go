@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -334,4 +336,49 @@ func TestARestartGivesEventsAgainAndLosesNone(t *testing.T) {
 	if _, err := s.Trim(t.Context(), shard, 0); !fault.Is(err, fault.LotFrozen) {
 		t.Fatalf("ids of one server's life trimmed another: %v", err)
 	}
+}
+
+// TestTheNewestEventIsFoundInWhateverOutboxThereIs reads on from where it stopped, and notices when that is another outbox.
+func TestTheNewestEventIsFoundInWhateverOutboxThereIs(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "g:l", Stock: 5000, Hold: time.Minute})
+	other := newLot(t, s, drop.Definition{Lot: "g:other", Stock: 1})
+	outbox := s.shardOf(lot).keys.outbox
+	want := func(seq int64) {
+		t.Helper()
+		if at, err := s.NewestEvent(t.Context(), lot); err != nil || at.Seq != seq {
+			t.Errorf("the newest event is %+v, %v; want seq %d", at, err, seq)
+		}
+	}
+	want(1)
+	for i := range 2*outboxPage + 1 {
+		reserve(t, s, lot, fmt.Sprint("user-", i), "k", 1)
+	}
+	want(2*outboxPage + 2)
+	reserve(t, s, other, "ann", "k", 1)
+	if at, err := s.NewestEvent(t.Context(), other); err != nil || at.Seq != 2 {
+		t.Errorf("of the other lot it is %+v, %v", at, err)
+	}
+	if at, err := s.NewestEvent(t.Context(), "g:none"); err != nil || at != (drop.Watermark{}) {
+		t.Errorf("of no lot it is %+v, %v", at, err)
+	}
+	// The same id, another entry: that of a server that went another way.
+	last, err := rdb.XRevRangeN(t.Context(), outbox, "+", "-", 1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rdb.Del(t.Context(), outbox).Err(); err != nil {
+		t.Fatal(err)
+	}
+	last[0].Values[drop.FieldBody] = "@\tg:l\t1\n"
+	if err := rdb.XAdd(t.Context(), &redis.XAddArgs{Stream: outbox, ID: last[0].ID, Values: last[0].Values}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	want(0)
+	reserve(t, s, lot, "late", "k", 1)
+	want(2*outboxPage + 3)
+	if err := rdb.XTrimMaxLen(t.Context(), outbox, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	want(0)
 }
