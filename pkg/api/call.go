@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -15,17 +16,28 @@ type call struct {
 	id          string // of the request: the caller's X-Request-Id if it is one, else a random one
 	traceparent string // W3C trace context as it came; "" without one
 	address     netip.Addr
-	key         drop.APIKey // zero for somebody without a key, who is let in on loopback only
-	lot         drop.LotID  // for the log; "" where the call names none
-	header      http.Header // of the answer, for what the limits say; nil outside of a request
-	outcome     fault.Code  // "" unless it was refused or failed
+	key         drop.APIKey     // zero for somebody without a key, who is let in on loopback only
+	lot         drop.LotID      // for the log; "" where the call names none
+	header      http.Header     // of the answer, for what the limits say; nil outside of a request
+	gone        <-chan struct{} // closed when the caller has closed his side
+	outcome     fault.Code      // "" unless it was refused or failed
 	replayed    bool
 }
+
+// requestTime is how long a request may take before it is answered that its outcome is unknown.
+const requestTime = 15 * time.Second
 
 type callKey struct{}
 
 func withCall(ctx context.Context, c *call) context.Context {
 	return context.WithValue(ctx, callKey{}, c)
+}
+
+// within returns the context of a request that is worked on. It goes on when the caller closes his side: he may only
+// have said all he had to say, and what was asked of the engine is done in any case. Who streams looks at gone.
+func (c *call) within(r *http.Request) (context.Context, context.CancelFunc) {
+	c.gone = r.Context().Done()
+	return context.WithTimeout(withCall(context.WithoutCancel(r.Context()), c), requestTime)
 }
 
 // callOf returns the call of a request's context; an empty one outside of requests.

@@ -63,7 +63,9 @@ func (a *API) observed(next http.Handler) http.Handler {
 		}
 		header["X-Request-Id"] = []string{c.id}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-		r = r.WithContext(withCall(r.Context(), c))
+		ctx, cancel := c.within(r)
+		defer cancel()
+		r = r.WithContext(ctx)
 		a.metrics.InFlight.Inc()
 		defer func() {
 			a.metrics.InFlight.Dec()

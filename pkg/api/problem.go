@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"maps"
 	"math"
@@ -21,9 +20,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// statusGone is what the log says of a request whose caller went away before its answer. Nobody gets it.
-const statusGone = 499
-
 // Content types as header values: a shared slice spares an allocation for each answer.
 var (
 	typeJSON    = []string{"application/json"}
@@ -34,13 +30,6 @@ var (
 // to the log only.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	c := callOf(r.Context())
-	if errors.Is(r.Context().Err(), context.Canceled) { // there is nobody to answer
-		c.outcome = fault.Interrupted
-		if out, ok := w.(*answer); ok && out.status == 0 {
-			out.status = statusGone
-		}
-		return
-	}
 	f := fault.As(err)
 	entry := fault.Lookup(f.Code)
 	if entry.HTTP == 0 { // a code of the command line

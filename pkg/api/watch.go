@@ -44,17 +44,17 @@ func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
 	if s.open(viewAvailability(state)) != nil {
 		return nil // the caller is gone
 	}
-	a.follow(r.Context(), &s, news)
+	a.follow(callOf(r.Context()).gone, &s, news)
 	return nil
 }
 
 // follow passes news on until the caller goes, does not read any more, or the server stops.
-func (a *API) follow(ctx context.Context, s *stream, news chan client.Availability) {
+func (a *API) follow(gone <-chan struct{}, s *stream, news chan client.Availability) {
 	beat := time.NewTicker(a.opt.Heartbeat)
 	defer beat.Stop()
 	for err := error(nil); err == nil; {
 		select {
-		case <-ctx.Done():
+		case <-gone:
 			return
 		case <-a.closing:
 			return
