@@ -24,6 +24,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"exits":    positive(exitsCommand),
 	"await":    positive(awaitCommand),
 	"keep":     positive(keepCommand),
+	"serve":    positive(serveCommand),
 }
 
 // positive refuses a ! in front of a command that means nothing with it.
@@ -40,6 +41,7 @@ func positive(run func(ts *testscript.TestScript, args []string)) func(*testscri
 type servers struct {
 	tb    testing.TB
 	redis *lab.Redis
+	api   *exec.Cmd
 }
 
 type serversKey struct{}
