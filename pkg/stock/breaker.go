@@ -189,7 +189,8 @@ func (s *Stock) sample() {
 	s.nodesMu.Lock()
 	defer s.nodesMu.Unlock()
 	for _, n := range s.nodes {
-		waits := n.client.PoolStats().WaitCount
+		pool := n.client.PoolStats()
+		waits := pool.WaitCount + pool.Timeouts // the former are those that ended well
 		s.opt.Metrics.PoolWaits.Add(float64(waits - n.waits)) // it may run over
 		n.waits = waits
 		s.opt.Metrics.Breaker.WithLabelValues(n.name).Set(float64(n.breaker.State())) // they are numbered alike

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,10 +205,11 @@ func BenchmarkKnown(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			before := processor(b, r)
+			var next atomic.Int64
 			b.SetParallelism(128)
 			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
-					if err := call("new-" + strconv.Itoa(i)); err != nil {
+				for pb.Next() {
+					if err := call("new-" + strconv.FormatInt(next.Add(1), 10)); err != nil {
 						b.Error(err)
 						return
 					}

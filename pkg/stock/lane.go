@@ -148,7 +148,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 	}
 	if len(missing) > 0 {
-		l.shard.stock.opt.Metrics.ScriptReloads.Add(float64(len(missing)))
+		l.shard.stock.opt.Metrics.ScriptReloads.Inc() // the library is sent once for all of them
 		if proof != nil && missing[len(missing)-1] != len(calls) {
 			missing = append(missing, len(calls)) // the fence comes last once more
 		}
