@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -75,10 +76,13 @@ var opaque = map[fault.Code]bool{
 	fault.NotMigrated: true, fault.OutOfMemory: true,
 }
 
+// names are fields that the domain calls otherwise than the API.
+var names = map[string]string{"key": "Idempotency-Key", "hold": "hold_seconds", "max_hold": "max_hold_seconds"}
+
 // problemOf words an error for callers. The cause inside it is not for them.
 func problemOf(f *fault.Error, entry fault.Entry) client.Problem {
 	p := client.Problem{Type: "urn:dropctl:error:" + string(entry.Code), Title: entry.Title, Status: entry.HTTP, Code: string(entry.Code),
-		Detail: f.Message, Hint: entry.Hint, Field: f.Field}
+		Detail: f.Message, Hint: entry.Hint, Field: cmp.Or(names[f.Field], f.Field)}
 	if opaque[entry.Code] {
 		p.Detail = entry.Meaning
 	} else if f.Hint != "" {
