@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,7 +25,7 @@ const (
 
 // Watch tells of a lot's availability: at once, and whenever it changes, many changes within a moment in one. It ends
 // with ctx, in silence, or with an error. A stream that breaks is taken up again where it was, after a random pause that
-// grows; ten attempts in a row that bring nothing end it.
+// grows and spreads over what the server asks for; ten attempts in a row that bring nothing end it.
 //
 //	for a, err := range c.Watch(ctx, "truffle-99") { … }
 func (c *Client) Watch(ctx context.Context, lot string) iter.Seq2[Availability, error] {
@@ -57,9 +59,10 @@ type stream struct {
 	client *Client
 	lot    string
 	yield  func(Availability, error) bool
-	last   string // id of the last event
-	heard  bool   // the present connection brought something
-	done   bool   // the caller wants no more
+	last   string        // id of the last event
+	retry  time.Duration // how long the server wants a broken stream to stay away, at most
+	heard  bool          // the present connection brought something
+	done   bool          // the caller wants no more
 }
 
 var errSilent = errors.New("it fell silent")
@@ -89,7 +92,7 @@ func (s *stream) follow(outer context.Context) *failure {
 	if err == nil {
 		err = errors.New("the stream ended")
 	}
-	return &failure{err: fault.Wrap(fault.Unavailable, err, "lot %s at %s", s.lot, s.client.URL()), again: true}
+	return &failure{err: fault.Wrap(fault.Unavailable, err, "lot %s at %s", s.lot, s.client.URL()), again: true, after: rand.N(s.retry + 1)}
 }
 
 // noAnswer is what no answer is: where a stream was asked for, anything else can only say why there is none.
@@ -113,6 +116,10 @@ func (s *stream) read(body io.Reader, alive func()) error {
 			kind = value
 		case "data":
 			data += value
+		case "retry":
+			if ms, err := strconv.ParseUint(value, 10, 31); err == nil {
+				s.retry = min(time.Duration(ms)*time.Millisecond, maxAfter)
+			}
 		}
 		if lines.Text() != "" || data == "" {
 			continue

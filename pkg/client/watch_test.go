@@ -63,6 +63,26 @@ func TestAStreamIsTakenUpWhereItBroke(t *testing.T) {
 	}
 }
 
+// When a server stops, all of its streams break at once: they must not all come back at once.
+func TestBrokenStreamsComeBackSpreadOverTheTimeThatTheServerAsksFor(t *testing.T) {
+	s := script(t, streams("retry: 400\n\n"+event(1), false))
+	var longest, last time.Duration
+	began := time.Now()
+	for _, err := range s.client(t, Options{}).Watch(t.Context(), "hat") { // each connection brings one event
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Since(began)
+		longest, last = max(longest, now-last), now
+		if len(s.requests()) == 8 {
+			break
+		}
+	}
+	if longest < 60*time.Millisecond || last > 5*time.Second {
+		t.Errorf("8 connections within %s, the longest pause was %s", last, longest)
+	}
+}
+
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	s := script(t, streams(event(1), true))
 	ctx, cancel := context.WithCancel(t.Context())
