@@ -202,7 +202,7 @@ func (l *limit) bucket(id uint64, now time.Time) *rate.Limiter {
 		s.buckets = append(s.buckets, fresh)
 		return fresh.left
 	}
-	i := s.fullest(now)
+	i := s.fullest(now, float64(l.rate.Requests))
 	delete(s.at, s.buckets[i].id)
 	s.at[id], s.buckets[i] = i, fresh
 	return fresh.left
@@ -210,13 +210,16 @@ func (l *limit) bucket(id uint64, now time.Time) *rate.Limiter {
 
 // fullest picks whom to forget. Who has most left has asked least, and a full bucket says no more than none: so a flood
 // of names that come once pushes itself out, and not the one who has used up what he had.
-func (s *shard) fullest(now time.Time) int {
+func (s *shard) fullest(now time.Time, full float64) int {
 	const looks = 16 // at random; among so many there is one who is nearly full, unless all are busy
 	best, most := 0, math.Inf(-1)
 	for range looks {
 		i := rand.IntN(len(s.buckets))
 		if tokens := s.buckets[i].left.TokensAt(now); tokens > most {
 			best, most = i, tokens
+		}
+		if most >= full {
+			break
 		}
 	}
 	return best

@@ -75,16 +75,16 @@ func TestEachIsCountedByHimself(t *testing.T) {
 
 // A flood of names that come once needs no more memory, and makes nobody forget who has used up what he had.
 func TestAFloodOfNamesFreesNobody(t *testing.T) {
-	const tracked = 6400
+	const tracked = 1280
 	l := newLimit("address", Rate{10, time.Second}, tracked)
 	now := noon
-	busy := make([]uint64, 50)
+	busy := make([]uint64, 20)
 	for i := range busy {
 		busy[i] = l.idOf(fmt.Sprint("busy ", i))
 	}
 	answered := 0
 	for i := range 20 * tracked {
-		if i%(tracked/10) == 0 { // each asks all the time, while 640 others come
+		if i%(tracked/10) == 0 { // each asks all the time, while 128 others come
 			now = now.Add(10 * time.Millisecond)
 			for _, id := range busy {
 				for range 20 {
