@@ -14,6 +14,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/render"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
 // newTree builds the tree as Main does, for looking at.
@@ -346,6 +347,8 @@ func TestFieldsOfViews(t *testing.T) {
 		"code kind exit http title meaning risk hint": explainView{},
 		"setting value origin":                        settingView{},
 		"path exists used":                            configPathView{},
+		"name type labels group help":                 telemetry.Metric{},
+		"file text":                                   fileView{},
 		"exit name meaning":                           exitView{},
 		"word meaning":                                wordView{},
 		"setting flag env default choices usage":      settingHelpView{},

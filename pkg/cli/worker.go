@@ -33,8 +33,8 @@ func newWorker(a *app) *cobra.Command {
             rebuilds what was lost, and keeps shut what needs you
 
 Run as many workers as you like, on as many machines: they share the work and take over from one
-that dies. Logs go to stderr. With --listen it answers /metrics, /livez and /readyz there, to anybody
-who can reach that address.`,
+that dies. Logs go to stderr. With --listen it answers /metrics, /livez and /readyz there, to
+anybody who can reach that address.`,
 		Example: `  dropctl worker
   dropctl worker --until-idle -q
   dropctl worker --listen 127.0.0.1:9464

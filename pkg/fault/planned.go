@@ -7,7 +7,6 @@ import "strings"
 var planned = map[string]bool{
 	"outbox":        true,
 	"ledger":        true,
-	"metrics":       true,
 	"simulate":      true,
 	"hook":          true,
 	"bench compare": true,

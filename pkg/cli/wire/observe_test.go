@@ -217,7 +217,9 @@ func TestALookNeverWaitsForASilentStore(t *testing.T) {
 	s.mustSeed(t, "lot,stock\nhat,5\n", seed.Options{})
 	w.shows(t, `dropctl_up{store="redis"} = 1`, `dropctl_up{store="postgres"} = 0`, `dropctl_lot_available_units{lot="hat"} = 5`, `dropctl_outbox_pending_entries = 1`)
 	before := w.observer.Lag()
-	testkit.Eventually(t, 5*time.Second, func() (bool, string) { return w.observer.Lag() > before, "the lag does not grow while PostgreSQL is away" })
+	testkit.Eventually(t, 5*time.Second, func() (bool, string) {
+		return w.observer.Lag() > before, "the lag does not grow while PostgreSQL is away"
+	})
 	if _, there := w.values(t)["dropctl_looked_timestamp_seconds{store=\"postgres\"}"]; there {
 		t.Error("PostgreSQL never told anything")
 	}
