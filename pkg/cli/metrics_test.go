@@ -148,7 +148,7 @@ func TestAWorkerShowsItsMetricsAndHealth(t *testing.T) {
 	}
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
 		_, body := fetch(t, base+"/metrics")
-		for _, line := range []string{`dropctl_up{store="redis"} 1`, `dropctl_lot_available_units{lot="hat"} 7`, `dropctl_worker_entries_total 1`} {
+		for _, line := range []string{`dropctl_up{store="redis"} 1`, `dropctl_lot_available_units{lot="hat"} 7`, `dropctl_worker_entries_total 1`, `dropctl_engine_breaker_state{node="` + redis.Socket() + `"} 0`} {
 			if !strings.Contains(body, "\n"+line+"\n") {
 				return false, line + " is not in\n" + body
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 // openStores opens both stores of one installation. The caller closes them.
-func (a *app) openStores(ctx context.Context) (*ledger.Ledger, *stock.Stock, error) {
+func (a *app) openStores(ctx context.Context, as ...func(*stock.Options)) (*ledger.Ledger, *stock.Stock, error) {
 	// A missing setting is found before anything is dialled.
 	if _, err := a.cfg.Redis(a.getenv); err != nil {
 		return nil, nil, err
@@ -21,7 +21,7 @@ func (a *app) openStores(ctx context.Context) (*ledger.Ledger, *stock.Stock, err
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := wire.OpenStock(a.cfg, a.getenv, l.Installation())
+	s, err := wire.OpenStock(a.cfg, a.getenv, l.Installation(), as...)
 	if err != nil {
 		l.Close()
 		return nil, nil, err

@@ -62,14 +62,18 @@ anybody who can reach that address.`,
 }
 
 func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) error {
-	l, s, err := a.openStores(ctx)
+	m := telemetry.New()
+	var as []func(*stock.Options)
+	if listen != "" {
+		as = append(as, wire.Service(m))
+	}
+	l, s, err := a.openStores(ctx, as...)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	defer func() { _ = s.Close() }()
 	o.Log = a.logger(!a.cfg.Quiet)
-	m := telemetry.New()
 	o.Metrics = m.Worker
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
 	w := a.workerOn(s, l, o)

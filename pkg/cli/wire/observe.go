@@ -125,8 +125,14 @@ func (o *Observer) keep(store string, last *look, err error) {
 	o.gauges.Looked.WithLabelValues(store).Set(seconds(now))
 }
 
-// Redis returns why Redis did not answer when it was looked at last, or nil.
+// Redis returns why Redis did not answer when it was looked at last, or that one of its servers does not answer now; nil if
+// all is well.
 func (o *Observer) Redis() error {
+	for _, n := range o.stock.Nodes() {
+		if n.Breaker == drop.BreakerOpen {
+			return fault.New(fault.Unavailable, "Redis at %s does not answer", n.Node)
+		}
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.redis.err
