@@ -106,7 +106,7 @@ func TestDoctorFindsNothingInAHealthyShop(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	report := c.ask(t, 0)
-	if report.Verdict != doctor.OK || len(report.Checks) != 32 {
+	if report.Verdict != doctor.OK || len(report.Checks) != 34 {
 		t.Errorf("%s, %d lines: %+v", report.Verdict, len(report.Checks), report.Checks)
 	}
 	for _, l := range report.Checks {
@@ -144,6 +144,7 @@ func TestDoctorFindsWhatIsPlanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	due := strings.TrimSuffix(meta, "meta") + "due"
 	owner, err := c.redis.Do(t.Context(), "HGET", meta, "owner")
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +175,10 @@ func TestDoctorFindsWhatIsPlanted(t *testing.T) {
 		{"a trigger", sql("DROP TRIGGER append_only ON order_ledger_3"),
 			sql("CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON order_ledger_3 FOR EACH STATEMENT EXECUTE FUNCTION refuse_change(); ALTER TABLE order_ledger_3 ENABLE ALWAYS TRIGGER append_only"),
 			"postgres", "triggers", doctor.Fail, "order_ledger_3"},
+		{"a role without rights", sql("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM dropctl_app"),
+			sql("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO dropctl_app; REVOKE UPDATE, DELETE ON reservation_events, order_ledger FROM dropctl_app"),
+			"postgres", "grants", doctor.Fail, "dropctl_app lacks"},
+		{"a foreign key", func() { c.do(t, "SET", due, "x") }, func() { c.do(t, "DEL", due) }, "redis", "keys", doctor.Fail, due + " is a string, not a sorted set"},
 		{"the owner's role", as(lab.Owner), as(lab.App), "postgres", "rights", doctor.Warn, "dropctl_owner owns"},
 		{"a pending migration", sql("UPDATE dropctl_migrations SET version_id = 999 WHERE version_id = 4"), sql("UPDATE dropctl_migrations SET version_id = 4 WHERE version_id = 999"),
 			"postgres", "migrations", doctor.Fail, "00004"},

@@ -49,7 +49,7 @@ func (s storeShop) Blocked(ctx context.Context, lots []drop.LotID) map[drop.LotI
 	if err != nil {
 		return nil
 	}
-	unfit := doctor.Preflight(wire.DoctorNodes(nodes), in.ID, in.Shards)
+	unfit := doctor.Preflight(nodes, in.ID, in.Shards)
 	blocked := map[drop.LotID]error{}
 	for _, lot := range lots {
 		blocked[lot] = unfit[lot.Shard(s.stock.Shards())]

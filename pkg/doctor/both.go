@@ -12,7 +12,7 @@ import (
 )
 
 // both checks what the two stores have to agree on.
-func (e *exam) both(r Redis, p Postgres) {
+func (e *exam) both(r drop.StockHealth, p drop.LedgerHealth) {
 	target := "redis and postgres"
 	if why := p.Unknown["installation"]; why != "" {
 		e.say("both", target, "installation", notTold(why, unasked(p)))
@@ -22,7 +22,7 @@ func (e *exam) both(r Redis, p Postgres) {
 }
 
 // sameInstallation compares whose data Redis and the ledger have, and in how many shards.
-func sameInstallation(r Redis, p Postgres) verdict {
+func sameInstallation(r drop.StockHealth, p drop.LedgerHealth) verdict {
 	known, missing, found := 0, 0, ""
 	for _, n := range r.Nodes {
 		if n.NoDoors != "" || n.Err != nil && !n.Replica {
@@ -67,7 +67,7 @@ func sameOwner(d drop.ShardState, id string, shards int) verdict {
 const maxSkew = time.Second
 
 // clocks compares every clock with this machine's and with each other.
-func (e *exam) clocks(r Redis, p Postgres) {
+func (e *exam) clocks(r drop.StockHealth, p drop.LedgerHealth) {
 	var all []clock
 	for _, n := range r.Nodes {
 		if n.Doubt > 0 {

@@ -19,7 +19,7 @@ type Stock interface {
 	// Target names the server for people; it holds no secret, and is "" if no server is named.
 	Target() string
 	// Health asks every server. An error means that none could be asked.
-	Health(ctx context.Context) (Redis, error)
+	Health(ctx context.Context) (drop.StockHealth, error)
 }
 
 // Ledger is the PostgreSQL side.
@@ -27,68 +27,7 @@ type Ledger interface {
 	// Target names the server and database for people, as Stock's does.
 	Target() string
 	// Health asks the server, with or without our schema. An error means that it cannot be used at all.
-	Health(ctx context.Context) (Postgres, error)
-}
-
-// Redis is what the Redis side says of itself.
-type Redis struct {
-	Nodes   []Node // at least one
-	Outbox  []drop.OutboxState
-	Frozen  map[fault.Code][]drop.LotID // lots nobody can buy from, by reason
-	Unknown map[string]string           // "outbox", "lots": why it could not be found out
-}
-
-// Node is what one Redis server says. A field that is missing in a map was not told.
-type Node struct {
-	Name     string
-	Replica  bool  // known, and asked, as a replica
-	Err      error // it did not answer: nothing else is known
-	Info     map[string]string
-	NoInfo   string // why Info is empty
-	Config   map[string]string
-	NoConfig string            // why Config is empty
-	Doors    []drop.ShardState // of the shards that live here; empty on a replica
-	NoDoors  string            // why some are missing
-	Weak     string            // why this primary cannot give the durability that is asked for
-	Remedy   string            // what to change then
-
-	Scripts   int           // how many of this program's scripts it has ready
-	Ours      int           // how many there are
-	Others    []string      // libraries of scripts of other versions
-	NoScripts string        // why Scripts is not known
-	Offset    time.Duration // its clock less this machine's
-	Doubt     time.Duration // how far Offset may be wrong, either way; 0: the clock is not known
-}
-
-// Postgres is what the PostgreSQL side says of itself.
-type Postgres struct {
-	Version  string // as the server writes it
-	Number   int    // the same as a number: 150018 is 15.18
-	Standby  bool
-	Settings map[string]string // as they hold in a session of dropctl
-
-	Role       string
-	Superuser  bool
-	Owned      []string // our tables whose owner's rights the role has
-	Changeable []string // tables written once that the role has the right to change
-
-	Backends  int      // connections there are, of everybody
-	MaxConns  int      // connections there may be, for this role
-	PoolConns int      // connections one process of dropctl may open
-	Replicas  int      // standbys that are connected
-	Pending   []string // migrations the database lacks
-	Newer     []int64  // migrations it has that this program does not know
-	Unguarded []string // tables written once without a trigger that refuses changes
-	ID        string   // of the installation; "" if there is none yet
-	Shards    int
-	Seen      int64 // lots the ledger has events of
-	Stopped   []drop.StoppedLot
-	Dead      map[fault.Code]int64
-	Versions  []string // of the program, one for each worker alive
-	Parts     []string // what the workers that are alive do, together
-	Offset    time.Duration
-	Doubt     time.Duration     // as for a Node
-	Unknown   map[string]string // question → why it could not be answered
+	Health(ctx context.Context) (drop.LedgerHealth, error)
 }
 
 // Options say what to judge by.
@@ -151,8 +90,8 @@ type Stores struct {
 
 // Run asks both stores at once and judges. It has no error: a store that does not answer is a failed check.
 func Run(ctx context.Context, s Stores, o Options) Report {
-	var redis Redis
-	var base Postgres
+	var redis drop.StockHealth
+	var base drop.LedgerHealth
 	var noRedis, noBase error
 	var wg sync.WaitGroup
 	if s.Stock != nil {

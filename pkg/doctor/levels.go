@@ -59,6 +59,7 @@ const (
 	mixed       finding = "mixed versions"
 
 	shut       finding = "shut"
+	wrongKey   finding = "wrong key"
 	notSold    finding = "not sold"
 	lagging    finding = "lagging"
 	halfFull   finding = "half full"
@@ -70,6 +71,7 @@ const (
 	noTimeout    finding = "no timeout"
 	noTrigger    finding = "no trigger"
 	owns         finding = "owns"
+	noRights     finding = "no rights"
 	crowded      finding = "crowded"
 	noRoom       finding = "no room"
 	asynchronous finding = "asynchronous"
@@ -101,12 +103,14 @@ var levels = map[finding][2]Result{
 	tooWeak:     {Fail, Fail},
 	tooFew:      {Fail, Fail},
 	shut:        {Fail, Fail},
+	wrongKey:    {Fail, Fail},
 	notSold:     {Fail, Fail},
 	lagging:     {Fail, Fail},
 	nearlyFull:  {Fail, Fail},
 	standby:     {Fail, Fail},
 	notMigrated: {Fail, Fail},
 	noTrigger:   {Fail, Fail},
+	noRights:    {Fail, Fail},
 	noRoom:      {Fail, Fail},
 	commitHangs: {Fail, Fail},
 	deadLetters: {Fail, Fail},

@@ -14,13 +14,14 @@ import (
 var postgresRules = []struct {
 	check    string
 	question string // as Unknown names it; "": always answered
-	judge    func(Postgres, Options) verdict
+	judge    func(drop.LedgerHealth, Options) verdict
 }{
 	{"role", "", writable},
 	{"version", "", postgresVersion},
 	{"migrations", "migrations", migrated},
 	{"timeouts", "", timeouts},
 	{"triggers", "triggers", triggers},
+	{"grants", "grants", grants},
 	{"rights", "rights", rights},
 	{"connections", "connections", connections},
 	{"standby", "", synchronous},
@@ -29,7 +30,7 @@ var postgresRules = []struct {
 	{"workers", "workers", workers},
 }
 
-func (e *exam) postgres(target string, p Postgres, err error) {
+func (e *exam) postgres(target string, p drop.LedgerHealth, err error) {
 	if err != nil {
 		e.say("postgres", target, "reachable", unreachable(err))
 		return
@@ -45,28 +46,28 @@ func (e *exam) postgres(target string, p Postgres, err error) {
 }
 
 // unasked says what to do where a question could not be asked: without a schema most cannot.
-func unasked(p Postgres) string {
+func unasked(p drop.LedgerHealth) string {
 	if len(p.Pending) > 0 {
 		return "dropctl migrate up"
 	}
 	return "let the owner of the schema grant the rights: dropctl migrate up --app-role ROLE"
 }
 
-func writable(p Postgres, _ Options) verdict {
+func writable(p drop.LedgerHealth, _ Options) verdict {
 	if p.Standby {
 		return bad(standby, "name the primary in --database-url, or add target_session_attrs=read-write", "it is a standby: nothing can be recorded there")
 	}
 	return good("primary")
 }
 
-func postgresVersion(p Postgres, _ Options) verdict {
+func postgresVersion(p drop.LedgerHealth, _ Options) verdict {
 	if p.Number < 150000 {
 		return bad(tooOld, "use PostgreSQL 15 or newer", "PostgreSQL %s", p.Version)
 	}
 	return good("PostgreSQL %s", p.Version)
 }
 
-func migrated(p Postgres, _ Options) verdict {
+func migrated(p drop.LedgerHealth, _ Options) verdict {
 	switch {
 	case len(p.Pending) > 0:
 		return bad(notMigrated, "dropctl migrate up", "pending: %s", strings.Join(p.Pending, ", "))
@@ -76,7 +77,7 @@ func migrated(p Postgres, _ Options) verdict {
 	return good("none pending")
 }
 
-func timeouts(p Postgres, _ Options) verdict {
+func timeouts(p drop.LedgerHealth, _ Options) verdict {
 	var without []string
 	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
 		if is := p.Settings[name]; is == "0" || is == "" {
@@ -89,7 +90,7 @@ func timeouts(p Postgres, _ Options) verdict {
 	return good("statement %s, lock %s, idle %s", p.Settings["statement_timeout"], p.Settings["lock_timeout"], p.Settings["idle_in_transaction_session_timeout"])
 }
 
-func triggers(p Postgres, _ Options) verdict {
+func triggers(p drop.LedgerHealth, _ Options) verdict {
 	if len(p.Unguarded) > 0 {
 		return bad(noTrigger, "as the owner, make the missing triggers again as make_append_only does, then dropctl reconcile --deep",
 			"history can be changed without a refusal in %s", some(p.Unguarded))
@@ -97,7 +98,14 @@ func triggers(p Postgres, _ Options) verdict {
 	return good("journal and sales refuse changes, on every partition")
 }
 
-func rights(p Postgres, _ Options) verdict {
+func grants(p drop.LedgerHealth, _ Options) verdict {
+	if len(p.Lacking) > 0 {
+		return bad(noRights, "let the owner of the schema grant what is missing: dropctl migrate up --app-role "+p.Role, "the role %s lacks %s", p.Role, some(p.Lacking))
+	}
+	return good("the role %s may do what it has to", p.Role)
+}
+
+func rights(p drop.LedgerHealth, _ Options) verdict {
 	const fix = "run dropctl as a role of its own: dropctl migrate up --app-role ROLE"
 	switch {
 	case p.Superuser:
@@ -110,7 +118,7 @@ func rights(p Postgres, _ Options) verdict {
 	return good("the role %s owns nothing", p.Role)
 }
 
-func connections(p Postgres, _ Options) verdict {
+func connections(p drop.LedgerHealth, _ Options) verdict {
 	say := fmt.Sprintf("%d of %d connections taken; a process of dropctl may open %d", p.Backends, p.MaxConns, p.PoolConns)
 	const fix = "raise max_connections or the role's limit, or let fewer processes connect"
 	switch free := p.MaxConns - p.Backends; {
@@ -123,7 +131,7 @@ func connections(p Postgres, _ Options) verdict {
 }
 
 // synchronous judges what a committed sale survives.
-func synchronous(p Postgres, o Options) verdict {
+func synchronous(p drop.LedgerHealth, o Options) verdict {
 	names, commit := p.Settings["synchronous_standby_names"], p.Settings["synchronous_commit"]
 	switch {
 	case p.Settings["fsync"] == "off" || p.Settings["full_page_writes"] == "off":
@@ -141,7 +149,7 @@ func synchronous(p Postgres, o Options) verdict {
 	return bad(asynchronous, "add a standby, and name it in synchronous_standby_names", "no standby: when this server is lost, what was recorded since the last backup is lost too")
 }
 
-func deadEvents(p Postgres, _ Options) verdict {
+func deadEvents(p drop.LedgerHealth, _ Options) verdict {
 	var n int64
 	for _, count := range p.Dead {
 		n += count
@@ -153,7 +161,7 @@ func deadEvents(p Postgres, _ Options) verdict {
 	return bad(deadLetters, "dropctl status --jq .newest_dead_letters; what it means: dropctl explain "+string(codes[0]), "%d events could not be recorded", n)
 }
 
-func stoppedLots(p Postgres, _ Options) verdict {
+func stoppedLots(p drop.LedgerHealth, _ Options) verdict {
 	if len(p.Stopped) == 0 {
 		return good("none")
 	}
@@ -164,7 +172,7 @@ func stoppedLots(p Postgres, _ Options) verdict {
 	return bad(stopped, fault.Lookup(p.Stopped[0].Code).Hint, "nothing more is recorded of %s (%s)", someLots(lots), p.Stopped[0].Code)
 }
 
-func workers(p Postgres, o Options) verdict {
+func workers(p drop.LedgerHealth, o Options) verdict {
 	idle := slices.DeleteFunc(slices.Clone(o.Parts), func(part string) bool { return slices.Contains(p.Parts, part) })
 	others := slices.DeleteFunc(slices.Clone(p.Versions), func(v string) bool { return v == o.Version })
 	switch {

@@ -17,7 +17,7 @@ var fatal = map[finding]fault.Code{
 
 // Preflight says of each shard on these servers why it must not be sold from; a shard that may be is absent. What is not
 // known blocks nothing, an installation "" included.
-func Preflight(nodes []Node, id string, shards int) map[int]error {
+func Preflight(nodes []drop.NodeHealth, id string, shards int) map[int]error {
 	blocked := map[int]error{}
 	for _, n := range nodes {
 		server := serverFault(n)
@@ -34,25 +34,25 @@ func Preflight(nodes []Node, id string, shards int) map[int]error {
 	return blocked
 }
 
-func serverFault(n Node) error {
+func serverFault(n drop.NodeHealth) error {
 	for _, judge := range []func(patient) verdict{role, eviction, persistence, durability} {
-		if err := refusal(n, judge(patient{Node: n})); err != nil {
+		if err := refusal(n, judge(patient{NodeHealth: n})); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func doorFault(n Node, d drop.ShardState, id string, shards int) error {
+func doorFault(n drop.NodeHealth, d drop.ShardState, id string, shards int) error {
 	if err := refusal(n, sameOwner(d, id, shards)); err != nil {
 		return err
 	}
 	n.Doors = []drop.ShardState{d}
-	return refusal(n, doors(patient{Node: n}))
+	return refusal(n, doors(patient{NodeHealth: n}))
 }
 
 // refusal makes an error of a verdict that is fatal.
-func refusal(n Node, v verdict) error {
+func refusal(n drop.NodeHealth, v verdict) error {
 	code, is := fatal[v.found]
 	if !is {
 		return nil

@@ -33,7 +33,7 @@ func notTold(why, fix string) verdict { return verdict{found: hidden, what: why,
 
 // patient is a node with what an operator vouches for.
 type patient struct {
-	Node
+	drop.NodeHealth
 	attested map[string]string
 }
 
@@ -91,10 +91,10 @@ var primaryRules = []struct {
 	check string
 	judge func(patient) verdict
 }{
-	{"durability", durability}, {"min-replicas", minReplicas}, {"notifications", notifications}, {"coverage", coverage}, {"scripts", loadedScripts}, {"doors", doors},
+	{"durability", durability}, {"min-replicas", minReplicas}, {"notifications", notifications}, {"coverage", coverage}, {"scripts", loadedScripts}, {"doors", doors}, {"keys", keys},
 }
 
-func (e *exam) redis(target string, r Redis, err error) {
+func (e *exam) redis(target string, r drop.StockHealth, err error) {
 	if err != nil {
 		e.say("redis", target, "reachable", unreachable(err))
 		return
@@ -128,7 +128,7 @@ func unreachable(err error) verdict {
 	return bad(silent, fix, "%s", fault.As(err).Error())
 }
 
-func reachable(n Node) verdict {
+func reachable(n drop.NodeHealth) verdict {
 	switch {
 	case n.Err != nil && n.Replica:
 		return bad(lostReplica, "see that it runs and that this machine reaches it", "the replica does not answer: %s", n.Err)
@@ -446,6 +446,21 @@ func doors(p patient) verdict {
 	return good("%d open, %d not used yet", open, len(p.Doors)-open)
 }
 
+// keys judges whether only dropctl writes the keys of these shards.
+func keys(p patient) verdict {
+	if len(p.Misplaced) == 0 && p.NoDoors != "" {
+		return notTold("the shards' keys are not known: "+p.NoDoors, "let the Redis user read the keys drop:*")
+	}
+	if n := len(p.Misplaced); n > 0 {
+		what := p.Misplaced[0].What
+		if n > 1 {
+			what += fmt.Sprintf(", and %d more like it", n-1)
+		}
+		return bad(wrongKey, p.Misplaced[0].Fix, "%s", what)
+	}
+	return good("nothing else is in the keys of dropctl")
+}
+
 // whyShut returns why a shard cannot be sold from, or "".
 func whyShut(d drop.ShardState) fault.Code {
 	switch {
@@ -459,7 +474,7 @@ func whyShut(d drop.ShardState) fault.Code {
 	return ""
 }
 
-func outboxLag(r Redis, o Options) verdict {
+func outboxLag(r drop.StockHealth, o Options) verdict {
 	var pending int64
 	var age time.Duration
 	for _, s := range r.Outbox {
@@ -480,7 +495,7 @@ func outboxLag(r Redis, o Options) verdict {
 	return good("%s", say)
 }
 
-func outboxSize(r Redis, o Options) verdict {
+func outboxSize(r drop.StockHealth, o Options) verdict {
 	var largest drop.OutboxState
 	for _, s := range r.Outbox {
 		if s.Bytes >= largest.Bytes {
@@ -499,7 +514,7 @@ func outboxSize(r Redis, o Options) verdict {
 	return good("%s", say)
 }
 
-func frozenLots(r Redis) verdict {
+func frozenLots(r drop.StockHealth) verdict {
 	if reasons := slices.Sorted(maps.Keys(r.Frozen)); len(reasons) > 0 {
 		var say []string
 		for _, reason := range reasons {

@@ -29,12 +29,12 @@ func healthy() patient {
 	config := map[string]string{"appendfsync": "always", "save": "", "stop-writes-on-bgsave-error": "yes", "min-replicas-to-write": "1",
 		"min-replicas-max-lag": "10", "notify-keyspace-events": "xE"}
 	door := drop.ShardState{Exists: true, Installation: "shop", Shards: 4, Run: "r1", OpenRun: "r1"}
-	return patient{Node: Node{Name: "10.0.0.1:6379", Info: info, Config: config, Scripts: 9, Ours: 9, Doors: []drop.ShardState{door}, Doubt: time.Millisecond}}
+	return patient{NodeHealth: drop.NodeHealth{Name: "10.0.0.1:6379", Info: info, Config: config, Scripts: 9, Ours: 9, Doors: []drop.ShardState{door}, Doubt: time.Millisecond}}
 }
 
 // healthyBase is a PostgreSQL of which nothing is to be said either.
-func healthyBase() Postgres {
-	return Postgres{Version: "15.18", Number: 150018, Role: "app", Backends: 10, MaxConns: 200, PoolConns: 40, Replicas: 1, ID: "shop", Shards: 4,
+func healthyBase() drop.LedgerHealth {
+	return drop.LedgerHealth{Version: "15.18", Number: 150018, Role: "app", Backends: 10, MaxConns: 200, PoolConns: 40, Replicas: 1, ID: "shop", Shards: 4,
 		Versions: []string{"1.0"}, Parts: []string{"relay", "sweep"}, Doubt: time.Millisecond,
 		Settings: map[string]string{"statement_timeout": "10s", "lock_timeout": "3s", "idle_in_transaction_session_timeout": "10s", "fsync": "on",
 			"full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "*"}}
@@ -164,40 +164,44 @@ var redisCases = []redisCase{
 	{doors, "unused", shard(func(d *drop.ShardState) { *d = drop.ShardState{} }), fine},
 	{doors, "run id not told", shard(func(d *drop.ShardState) { d.Run = "" }), fine},
 	{doors, "not told", func(p *patient) { p.Doors, p.NoDoors = nil, "NOPERM" }, hidden},
+
+	{keys, "something else", func(p *patient) { p.Misplaced = []drop.MisplacedKey{{Key: "k", What: "it is a list", Fix: "put it aside"}} }, wrongKey},
+	{keys, "not told", func(p *patient) { p.Doors, p.NoDoors = nil, "NOPERM" }, hidden},
 }
 
-func answers(p patient) verdict { return reachable(p.Node) }
+func answers(p patient) verdict { return reachable(p.NodeHealth) }
 
-type baseRule = func(Postgres, Options) verdict
+type baseRule = func(drop.LedgerHealth, Options) verdict
 
 var baseCases = []struct {
 	rule   baseRule
 	name   string
-	change func(*Postgres)
+	change func(*drop.LedgerHealth)
 	want   finding
 }{
-	{writable, "standby", func(p *Postgres) { p.Standby = true }, standby},
-	{postgresVersion, "14", func(p *Postgres) { p.Number = 140011 }, tooOld},
-	{migrated, "pending", func(p *Postgres) { p.Pending = []string{"00004"} }, notMigrated},
-	{migrated, "newer", func(p *Postgres) { p.Newer = []int64{9} }, newerSchema},
-	{timeouts, "none", func(p *Postgres) { p.Settings["lock_timeout"] = "0" }, noTimeout},
-	{triggers, "dropped", func(p *Postgres) { p.Unguarded = []string{"order_ledger_3"} }, noTrigger},
-	{rights, "superuser", func(p *Postgres) { p.Superuser = true }, owns},
-	{rights, "owner", func(p *Postgres) { p.Owned = []string{"lots"} }, owns},
-	{rights, "may change", func(p *Postgres) { p.Changeable = []string{"order_ledger"} }, owns},
-	{connections, "crowded", func(p *Postgres) { p.Backends = 170 }, crowded},
-	{connections, "no room", func(p *Postgres) { p.Backends = 195 }, noRoom},
-	{synchronous, "fsync", func(p *Postgres) { p.Settings["fsync"] = "off" }, commitLoses},
-	{synchronous, "commit", func(p *Postgres) { p.Settings["synchronous_commit"] = "off" }, commitLoses},
-	{synchronous, "hangs", func(p *Postgres) { p.Replicas = 0 }, commitHangs},
-	{synchronous, "asynchronous", func(p *Postgres) { p.Settings["synchronous_standby_names"] = "" }, asynchronous},
-	{synchronous, "alone", func(p *Postgres) { p.Settings["synchronous_standby_names"], p.Replicas = "", 0 }, asynchronous},
-	{synchronous, "local", func(p *Postgres) { p.Settings["synchronous_commit"] = "local" }, asynchronous},
-	{deadEvents, "some", func(p *Postgres) { p.Dead = map[fault.Code]int64{fault.StopFork: 2} }, deadLetters},
-	{stoppedLots, "one", func(p *Postgres) { p.Stopped = []drop.StoppedLot{{Lot: "hat", Code: fault.StopFork}} }, stopped},
-	{workers, "none", func(p *Postgres) { p.Versions, p.Parts = nil, nil }, noWorker},
-	{workers, "a part", func(p *Postgres) { p.Parts = []string{"relay"} }, partIdle},
-	{workers, "another version", func(p *Postgres) { p.Versions = []string{"1.0", "0.9"} }, mixed},
+	{writable, "standby", func(p *drop.LedgerHealth) { p.Standby = true }, standby},
+	{postgresVersion, "14", func(p *drop.LedgerHealth) { p.Number = 140011 }, tooOld},
+	{migrated, "pending", func(p *drop.LedgerHealth) { p.Pending = []string{"00004"} }, notMigrated},
+	{migrated, "newer", func(p *drop.LedgerHealth) { p.Newer = []int64{9} }, newerSchema},
+	{timeouts, "none", func(p *drop.LedgerHealth) { p.Settings["lock_timeout"] = "0" }, noTimeout},
+	{triggers, "dropped", func(p *drop.LedgerHealth) { p.Unguarded = []string{"order_ledger_3"} }, noTrigger},
+	{grants, "taken away", func(p *drop.LedgerHealth) { p.Lacking = []string{"INSERT on lots"} }, noRights},
+	{rights, "superuser", func(p *drop.LedgerHealth) { p.Superuser = true }, owns},
+	{rights, "owner", func(p *drop.LedgerHealth) { p.Owned = []string{"lots"} }, owns},
+	{rights, "may change", func(p *drop.LedgerHealth) { p.Changeable = []string{"order_ledger"} }, owns},
+	{connections, "crowded", func(p *drop.LedgerHealth) { p.Backends = 170 }, crowded},
+	{connections, "no room", func(p *drop.LedgerHealth) { p.Backends = 195 }, noRoom},
+	{synchronous, "fsync", func(p *drop.LedgerHealth) { p.Settings["fsync"] = "off" }, commitLoses},
+	{synchronous, "commit", func(p *drop.LedgerHealth) { p.Settings["synchronous_commit"] = "off" }, commitLoses},
+	{synchronous, "hangs", func(p *drop.LedgerHealth) { p.Replicas = 0 }, commitHangs},
+	{synchronous, "asynchronous", func(p *drop.LedgerHealth) { p.Settings["synchronous_standby_names"] = "" }, asynchronous},
+	{synchronous, "alone", func(p *drop.LedgerHealth) { p.Settings["synchronous_standby_names"], p.Replicas = "", 0 }, asynchronous},
+	{synchronous, "local", func(p *drop.LedgerHealth) { p.Settings["synchronous_commit"] = "local" }, asynchronous},
+	{deadEvents, "some", func(p *drop.LedgerHealth) { p.Dead = map[fault.Code]int64{fault.StopFork: 2} }, deadLetters},
+	{stoppedLots, "one", func(p *drop.LedgerHealth) { p.Stopped = []drop.StoppedLot{{Lot: "hat", Code: fault.StopFork}} }, stopped},
+	{workers, "none", func(p *drop.LedgerHealth) { p.Versions, p.Parts = nil, nil }, noWorker},
+	{workers, "a part", func(p *drop.LedgerHealth) { p.Parts = []string{"relay"} }, partIdle},
+	{workers, "another version", func(p *drop.LedgerHealth) { p.Versions = []string{"1.0", "0.9"} }, mixed},
 }
 
 var shopCases = []struct {
@@ -205,31 +209,37 @@ var shopCases = []struct {
 	judge func() verdict
 	want  finding
 }{
-	{"nothing pending", func() verdict { return outboxLag(Redis{Outbox: []drop.OutboxState{{}}}, options) }, fine},
+	{"nothing pending", func() verdict { return outboxLag(drop.StockHealth{Outbox: []drop.OutboxState{{}}}, options) }, fine},
 	{"pending", func() verdict {
-		return outboxLag(Redis{Outbox: []drop.OutboxState{{Pending: 1, Oldest: now.Add(-time.Minute)}}}, options)
+		return outboxLag(drop.StockHealth{Outbox: []drop.OutboxState{{Pending: 1, Oldest: now.Add(-time.Minute)}}}, options)
 	}, fine},
 	{"pending for long", func() verdict {
-		return outboxLag(Redis{Outbox: []drop.OutboxState{{Pending: 1, Oldest: now.Add(-time.Minute - 1)}}}, options)
+		return outboxLag(drop.StockHealth{Outbox: []drop.OutboxState{{Pending: 1, Oldest: now.Add(-time.Minute - 1)}}}, options)
 	}, lagging},
-	{"outbox not known", func() verdict { return outboxLag(Redis{Unknown: map[string]string{"outbox": "x"}}, options) }, hidden},
-	{"small", func() verdict { return outboxSize(Redis{Outbox: []drop.OutboxState{{Bytes: 499}}}, options) }, fine},
-	{"half", func() verdict { return outboxSize(Redis{Outbox: []drop.OutboxState{{Bytes: 500}}}, options) }, halfFull},
-	{"nearly full", func() verdict { return outboxSize(Redis{Outbox: []drop.OutboxState{{}, {Bytes: 900}}}, options) }, nearlyFull},
-	{"size not known", func() verdict { return outboxSize(Redis{Unknown: map[string]string{"outbox": "x"}}, options) }, hidden},
-	{"no frozen lot", func() verdict { return frozenLots(Redis{}) }, fine},
+	{"outbox not known", func() verdict { return outboxLag(drop.StockHealth{Unknown: map[string]string{"outbox": "x"}}, options) }, hidden},
+	{"small", func() verdict { return outboxSize(drop.StockHealth{Outbox: []drop.OutboxState{{Bytes: 499}}}, options) }, fine},
+	{"half", func() verdict { return outboxSize(drop.StockHealth{Outbox: []drop.OutboxState{{Bytes: 500}}}, options) }, halfFull},
+	{"nearly full", func() verdict {
+		return outboxSize(drop.StockHealth{Outbox: []drop.OutboxState{{}, {Bytes: 900}}}, options)
+	}, nearlyFull},
+	{"size not known", func() verdict {
+		return outboxSize(drop.StockHealth{Unknown: map[string]string{"outbox": "x"}}, options)
+	}, hidden},
+	{"no frozen lot", func() verdict { return frozenLots(drop.StockHealth{}) }, fine},
 	{"a frozen lot", func() verdict {
-		return frozenLots(Redis{Frozen: map[fault.Code][]drop.LotID{fault.FreezeClock: {"hat"}}})
+		return frozenLots(drop.StockHealth{Frozen: map[fault.Code][]drop.LotID{fault.FreezeClock: {"hat"}}})
 	}, notSold},
-	{"lots not known", func() verdict { return frozenLots(Redis{Unknown: map[string]string{"lots": "x"}}) }, hidden},
+	{"lots not known", func() verdict { return frozenLots(drop.StockHealth{Unknown: map[string]string{"lots": "x"}}) }, hidden},
 
-	{"both agree", owners(func(*Redis, *Postgres) {}), fine},
-	{"another installation", owners(func(_ *Redis, p *Postgres) { p.ID = "other" }), foreign},
-	{"another P", owners(func(_ *Redis, p *Postgres) { p.Shards = 16 }), foreign},
-	{"Redis is new", owners(func(r *Redis, _ *Postgres) { r.Nodes[0].Doors[0] = drop.ShardState{} }), fine},
-	{"Redis was emptied", owners(func(r *Redis, p *Postgres) { r.Nodes[0].Doors[0], p.Seen = drop.ShardState{}, 3 }), emptied},
-	{"Redis does not tell", owners(func(r *Redis, p *Postgres) { r.Nodes[0].Doors, r.Nodes[0].NoDoors, p.Seen = nil, "NOPERM", 3 }), hidden},
-	{"no installation yet", owners(func(_ *Redis, p *Postgres) { p.ID = "" }), hidden},
+	{"both agree", owners(func(*drop.StockHealth, *drop.LedgerHealth) {}), fine},
+	{"another installation", owners(func(_ *drop.StockHealth, p *drop.LedgerHealth) { p.ID = "other" }), foreign},
+	{"another P", owners(func(_ *drop.StockHealth, p *drop.LedgerHealth) { p.Shards = 16 }), foreign},
+	{"Redis is new", owners(func(r *drop.StockHealth, _ *drop.LedgerHealth) { r.Nodes[0].Doors[0] = drop.ShardState{} }), fine},
+	{"Redis was emptied", owners(func(r *drop.StockHealth, p *drop.LedgerHealth) { r.Nodes[0].Doors[0], p.Seen = drop.ShardState{}, 3 }), emptied},
+	{"Redis does not tell", owners(func(r *drop.StockHealth, p *drop.LedgerHealth) {
+		r.Nodes[0].Doors, r.Nodes[0].NoDoors, p.Seen = nil, "NOPERM", 3
+	}), hidden},
+	{"no installation yet", owners(func(_ *drop.StockHealth, p *drop.LedgerHealth) { p.ID = "" }), hidden},
 
 	{"clocks agree", func() verdict { return skew([]clock{{"a", 900 * time.Millisecond, 0}, {"b", 0, 0}}) }, fine},
 	{"clocks may agree", func() verdict {
@@ -240,9 +250,9 @@ var shopCases = []struct {
 	}, skewed},
 }
 
-func owners(change func(*Redis, *Postgres)) func() verdict {
+func owners(change func(*drop.StockHealth, *drop.LedgerHealth)) func() verdict {
 	return func() verdict {
-		r, p := Redis{Nodes: []Node{healthy().Node}}, healthyBase()
+		r, p := drop.StockHealth{Nodes: []drop.NodeHealth{healthy().NodeHealth}}, healthyBase()
 		change(&r, &p)
 		return sameInstallation(r, p)
 	}
@@ -339,12 +349,12 @@ func (s side[T]) Target() string                    { return "target" }
 func (s side[T]) Health(context.Context) (T, error) { return s.facts, s.err }
 
 func TestReports(t *testing.T) {
-	r := Redis{Nodes: []Node{healthy().Node}, Outbox: []drop.OutboxState{{}}}
+	r := drop.StockHealth{Nodes: []drop.NodeHealth{healthy().NodeHealth}, Outbox: []drop.OutboxState{{}}}
 	down := fault.New(fault.Unavailable, "connection refused")
-	evicting := Redis{Nodes: []Node{healthy().Node}}
+	evicting := drop.StockHealth{Nodes: []drop.NodeHealth{healthy().NodeHealth}}
 	evicting.Nodes[0].Info = maps.Clone(evicting.Nodes[0].Info)
 	evicting.Nodes[0].Info["maxmemory_policy"] = "allkeys-lru"
-	managed := Redis{Nodes: []Node{healthy().Node}}
+	managed := drop.StockHealth{Nodes: []drop.NodeHealth{healthy().NodeHealth}}
 	managed.Nodes[0].Config, managed.Nodes[0].NoConfig = nil, "NOPERM"
 	asyncBase := healthyBase()
 	asyncBase.Settings["synchronous_standby_names"] = ""
@@ -357,13 +367,13 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[Redis]{facts: r}, side[Postgres]{facts: healthyBase()}}, Production, OK, "reachable", 32, 0},
-		{"Redis alone", Stores{Stock: side[Redis]{facts: r}}, Production, OK, "reachable", 19, 0},
-		{"eviction", Stores{Stock: side[Redis]{facts: evicting}}, Development, Fail, "eviction", 19, 6},
-		{"Redis is down", Stores{side[Redis]{err: down}, side[Postgres]{facts: healthyBase()}}, Development, Fail, "reachable", 14, 6},
-		{"both are down", Stores{side[Redis]{err: down}, side[Postgres]{err: down}}, Development, Fail, "reachable", 2, 6},
-		{"unknown is no failure", Stores{Stock: side[Redis]{facts: managed}}, Production, OK, "aof", 19, 0},
-		{"a warning is no failure", Stores{Ledger: side[Postgres]{facts: asyncBase}}, Production, Warn, "standby", 13, 0},
+		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 34, 0},
+		{"Redis alone", Stores{Stock: side[drop.StockHealth]{facts: r}}, Production, OK, "reachable", 20, 0},
+		{"eviction", Stores{Stock: side[drop.StockHealth]{facts: evicting}}, Development, Fail, "eviction", 20, 6},
+		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 15, 6},
+		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}}, Development, Fail, "reachable", 2, 6},
+		{"unknown is no failure", Stores{Stock: side[drop.StockHealth]{facts: managed}}, Production, OK, "aof", 20, 0},
+		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 14, 0},
 	} {
 		o := options
 		o.Profile = c.profile
@@ -395,7 +405,7 @@ func TestPreflightBlocksWhatIsFatalAlone(t *testing.T) {
 	} {
 		p := healthy()
 		c.change(&p)
-		blocked := Preflight([]Node{p.Node}, c.id, 4)
+		blocked := Preflight([]drop.NodeHealth{p.NodeHealth}, c.id, 4)
 		if code := fault.CodeOf(blocked[0]); code != c.want || c.want != "" && fault.HintOf(blocked[0]) == "" {
 			t.Errorf("%s: %v", c.name, blocked)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,78 +14,50 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Health is what the PostgreSQL side says of itself: plain facts for others to judge.
-type Health struct {
-	Version  string // as the server writes it
-	Number   int    // the same as a number: 150018 is 15.18
-	Standby  bool
-	Settings map[string]string // those that are judged, as they hold in a session of dropctl
-
-	Role       string
-	Superuser  bool
-	Owned      []string // our tables whose owner's rights the role has
-	Changeable []string // tables written once that the role has the right to change
-
-	Backends  int // connections there are, of everybody
-	MaxConns  int // connections there may be, for this role
-	PoolConns int // connections one process of dropctl may open
-	Replicas  int // standbys that are connected
-	Pending   []string
-	Newer     []int64  // steps the database has and this program does not know
-	Unguarded []string // tables written once without a trigger that refuses changes
-	ID        string   // of the installation; "" if there is none yet
-	Shards    int
-	Seen      int64 // lots the ledger has events of
-	Stopped   []drop.StoppedLot
-	Dead      map[fault.Code]int64
-	Versions  []string // of the program, one for each worker alive
-	Parts     []string // what the workers that are alive do, together
-	Offset    time.Duration
-	Doubt     time.Duration     // how far Offset, the server's clock less this machine's, may be wrong, either way
-	Unknown   map[string]string // question (see ReadHealth) → why it could not be answered; what it asks for is then zero
-}
+// health is what is being found out.
+type health struct{ drop.LedgerHealth }
 
 // ReadHealth asks the server on one connection, set up as every connection of dropctl. It works without a schema. What
 // it may not ask is part of the answer; the error says that the server cannot be used at all.
-func ReadHealth(ctx context.Context, o Options) (Health, error) {
+func ReadHealth(ctx context.Context, o Options) (drop.LedgerHealth, error) {
 	cfg, err := o.poolConfig()
 	if err != nil {
-		return Health{}, err
+		return drop.LedgerHealth{}, err
 	}
 	target := targetOf(cfg.ConnConfig)
 	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
 	if err != nil {
-		return Health{}, failure(target, err, "connecting")
+		return drop.LedgerHealth{}, failure(target, err, "connecting")
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 
-	h := Health{PoolConns: int(cfg.MaxConns) + lockConns, Unknown: map[string]string{}}
+	h := health{drop.LedgerHealth{PoolConns: int(cfg.MaxConns) + lockConns, Unknown: map[string]string{}}}
 	if err := h.askServer(ctx, conn); err != nil {
-		return Health{}, failure(target, err, "asking which server it is")
+		return drop.LedgerHealth{}, failure(target, err, "asking which server it is")
 	}
 	for _, q := range []struct {
 		name string
 		ask  func(context.Context, *pgx.Conn) error
 	}{
-		{"connections", h.askConnections}, {"migrations", h.askSteps}, {"rights", h.askRights}, {"triggers", h.askTriggers},
+		{"connections", h.askConnections}, {"migrations", h.askSteps}, {"grants", h.askGrants}, {"rights", h.askRights}, {"triggers", h.askTriggers},
 		{"installation", h.askOwner}, {"lots", h.askLots}, {"dead letters", h.askDead}, {"workers", h.askWorkers},
 	} {
 		err := q.ask(ctx, conn)
 		if conn.IsClosed() {
-			return Health{}, failure(target, err, "asking about "+q.name)
+			return drop.LedgerHealth{}, failure(target, err, "asking about "+q.name)
 		}
 		if err != nil {
 			h.Unknown[q.name] = fault.As(failure(target, err, "asking about "+q.name)).Error()
 		}
 	}
-	return h, nil
+	return h.LedgerHealth, nil
 }
 
 // judgedSettings are the settings of a session that are looked at.
 var judgedSettings = []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout",
 	"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names"}
 
-func (h *Health) askServer(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askServer(ctx context.Context, conn *pgx.Conn) error {
 	start := time.Now()
 	var clock time.Time
 	if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&clock); err != nil {
@@ -107,14 +81,14 @@ func (h *Health) askServer(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // askConnections counts all connections. Other roles' are not shown one by one, but their number is.
-func (h *Health) askConnections(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askConnections(ctx context.Context, conn *pgx.Conn) error {
 	return conn.QueryRow(ctx, `SELECT (SELECT sum(numbackends)::int FROM pg_stat_database), (SELECT count(*) FROM pg_stat_replication),
 		least(current_setting('max_connections')::int - CASE WHEN rolsuper THEN 0 ELSE current_setting('superuser_reserved_connections')::int END,
 			nullif(rolconnlimit, -1), nullif(datconnlimit, -1))
 		FROM pg_roles, pg_database WHERE rolname = current_user AND datname = current_database()`).Scan(&h.Backends, &h.Replicas, &h.MaxConns)
 }
 
-func (h *Health) askSteps(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askSteps(ctx context.Context, conn *pgx.Conn) error {
 	applied, err := appliedSteps(ctx, conn)
 	if err != nil {
 		return err
@@ -134,24 +108,50 @@ func (h *Health) askSteps(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+//go:embed sql/health_lacking.sql
+var lackingSQL string
+
+// grant is a statement of grants.sql that gives rights on tables.
+var grant = regexp.MustCompile(`GRANT ([A-Z, ]+?) ?(?:\(([a-z_, ]+)\))? ON ([a-z_, ]+) TO`)
+
+// askGrants finds out which of the rights that a migration grants the role does not have.
+func (h *health) askGrants(ctx context.Context, conn *pgx.Conn) error {
+	var tables, columns, rights []string
+	for _, g := range grant.FindAllStringSubmatch(grantsSQL, -1) {
+		for _, table := range strings.Split(g[3], ", ") {
+			for _, column := range strings.Split(g[2], ", ") {
+				for _, right := range strings.Split(g[1], ", ") {
+					tables, columns, rights = append(tables, table), append(columns, column), append(rights, right)
+				}
+			}
+		}
+	}
+	rows, err := conn.Query(ctx, lackingSQL, tables, columns, rights)
+	if err != nil {
+		return err
+	}
+	h.Lacking, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	return err
+}
+
 //go:embed sql/health_rights.sql
 var rightsSQL string
 
 // writtenOnce are the tables whose rows stay as they were written.
 var writtenOnce = []string{"reservation_events", "order_ledger"}
 
-func (h *Health) askRights(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askRights(ctx context.Context, conn *pgx.Conn) error {
 	return conn.QueryRow(ctx, rightsSQL, writtenOnce).Scan(&h.Owned, &h.Changeable)
 }
 
 //go:embed sql/health_triggers.sql
 var triggersSQL string
 
-func (h *Health) askTriggers(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askTriggers(ctx context.Context, conn *pgx.Conn) error {
 	return conn.QueryRow(ctx, triggersSQL, writtenOnce).Scan(&h.Unguarded)
 }
 
-func (h *Health) askOwner(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askOwner(ctx context.Context, conn *pgx.Conn) error {
 	in, err := readInstallation(ctx, conn)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
@@ -160,7 +160,7 @@ func (h *Health) askOwner(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-func (h *Health) askLots(ctx context.Context, conn *pgx.Conn) (err error) {
+func (h *health) askLots(ctx context.Context, conn *pgx.Conn) (err error) {
 	if err := conn.QueryRow(ctx, `SELECT count(*) FROM lots WHERE seen`).Scan(&h.Seen); err != nil {
 		return err
 	}
@@ -168,12 +168,12 @@ func (h *Health) askLots(ctx context.Context, conn *pgx.Conn) (err error) {
 	return err
 }
 
-func (h *Health) askDead(ctx context.Context, conn *pgx.Conn) (err error) {
+func (h *health) askDead(ctx context.Context, conn *pgx.Conn) (err error) {
 	h.Dead, err = countDead(ctx, conn)
 	return err
 }
 
-func (h *Health) askWorkers(ctx context.Context, conn *pgx.Conn) error {
+func (h *health) askWorkers(ctx context.Context, conn *pgx.Conn) error {
 	return conn.QueryRow(ctx, `SELECT coalesce(array_agg(version), '{}'), ARRAY(SELECT DISTINCT unnest(parts) FROM workers WHERE seen_at >= now() - $1::interval ORDER BY 1)
 		FROM workers WHERE seen_at >= now() - $1::interval`, WorkerLife).Scan(&h.Versions, &h.Parts)
 }

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-func healthOf(t *testing.T, db testkit.Database, role lab.Role) Health {
+func healthOf(t *testing.T, db testkit.Database, role lab.Role) drop.LedgerHealth {
 	t.Helper()
 	h, err := ReadHealth(t.Context(), Options{URL: db.URL(role), Timeout: 12 * time.Second})
 	if err != nil {
@@ -63,6 +64,29 @@ func TestHealthFindsWhatWasTakenAway(t *testing.T) {
 	}
 	if !healthOf(t, db, lab.Superuser).Superuser {
 		t.Error("the superuser passes for an ordinary role")
+	}
+}
+
+// TestHealthFindsWhatTheRoleMayNotDo takes rights away: one of a table, one of a column, and the schema.
+func TestHealthFindsWhatTheRoleMayNotDo(t *testing.T) {
+	_, db := newLedger(t)
+	if h := healthOf(t, db, lab.App); len(h.Lacking) != 0 {
+		t.Errorf("the runtime role lacks %v", h.Lacking)
+	}
+	if h := healthOf(t, db, lab.Owner); len(h.Lacking) != 0 {
+		t.Errorf("the owner lacks %v", h.Lacking)
+	}
+	db.SQL(t, `REVOKE INSERT ON reservation_events FROM dropctl_app; REVOKE UPDATE (server) ON settings FROM dropctl_app`)
+	if h := healthOf(t, db, lab.App); !slices.Equal(h.Lacking, []string{"UPDATE on settings (server)", "INSERT on reservation_events"}) {
+		t.Errorf("the role lacks %q", h.Lacking)
+	}
+	db.SQL(t, `REVOKE ALL ON ALL TABLES IN SCHEMA public FROM dropctl_app`)
+	if h := healthOf(t, db, lab.App); len(h.Lacking) < 30 || len(h.Unknown["grants"]) != 0 {
+		t.Errorf("the role lacks %q; %v", h.Lacking, h.Unknown)
+	}
+	db.SQL(t, `REVOKE ALL ON SCHEMA public FROM dropctl_app, public`)
+	if h := healthOf(t, db, lab.App); len(h.Lacking) == 0 || h.Lacking[0] != "USAGE on the schema public" {
+		t.Errorf("the role lacks %q", h.Lacking)
 	}
 }
 

@@ -69,10 +69,13 @@ func (s *Stock) SetUp(ctx context.Context) (installation string, shards int, err
 	for i, sh := range s.shards {
 		looks[i] = pipe.HGet(ctx, sh.keys.meta, "owner")
 	}
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) && !wrongType(err) {
 		return "", 0, wireFault(s.target, err, false)
 	}
-	for _, look := range looks {
+	for i, look := range looks {
+		if wrongType(look.Err()) {
+			return "", 0, s.commandFault(s.shards[i].keys.meta, look.Err())
+		}
 		if look.Val() != "" {
 			return readOwner(look.Val())
 		}
@@ -93,7 +96,7 @@ func (s *Stock) anyOwner(ctx context.Context) (string, error) {
 		for it.Next(ctx) {
 			found, err := n.HGet(ctx, it.Val(), "owner").Result()
 			if err != nil && !errors.Is(err, redis.Nil) {
-				return err
+				return s.commandFault(it.Val(), err)
 			}
 			if found != "" {
 				mu.Lock()
@@ -150,7 +153,7 @@ func (s *Stock) Sweep(ctx context.Context, n, limit int) (drop.SweepOutcome, err
 	pipe := node.Pipeline()
 	clock, first := pipe.Time(ctx), pipe.ZRangeWithScores(ctx, sh.keys.next, 0, sweepLots-1)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return drop.SweepOutcome{}, wireFault(s.target, err, false)
+		return drop.SweepOutcome{}, s.commandFault(sh.keys.next, err)
 	}
 	now := float64(clock.Val().UnixMilli())
 	var lots []drop.LotID

@@ -15,45 +15,15 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Health is what the Redis side says of itself: plain facts for others to judge.
-type Health struct {
-	Nodes   []NodeHealth // the one server, the primary and its replicas, or each primary of the cluster
-	Outbox  []drop.OutboxState
-	Frozen  map[fault.Code][]drop.LotID // lots nobody can buy from, by reason
-	Unknown map[string]string           // "outbox", "lots": why it could not be found out
-}
-
-// NodeHealth is what one server says. A map without a field means that the server did not tell it.
-type NodeHealth struct {
-	Name     string // host:port or socket
-	Replica  bool   // known, and asked, as a replica
-	Err      error  // it did not answer: nothing else is known
-	Info     map[string]string
-	NoInfo   string // why Info is empty
-	Config   map[string]string
-	NoConfig string            // why Config is empty
-	Doors    []drop.ShardState // of the shards that live here; empty on a replica
-	NoDoors  string            // why some are missing
-	Weak     string            // why this primary cannot give the durability that is asked for
-	Remedy   string            // what to change then
-
-	Scripts   int           // how many of this program's scripts it has ready
-	Ours      int           // how many there are
-	Others    []string      // libraries of scripts of other versions
-	NoScripts string        // why Scripts is not known
-	Offset    time.Duration // its clock less this machine's
-	Doubt     time.Duration // how far Offset may be wrong, either way; 0: the clock is not known
-}
-
 // Health asks every server. A server that is silent is part of the answer; the error says that there was none to ask.
-func (s *Stock) Health(ctx context.Context) (Health, error) {
+func (s *Stock) Health(ctx context.Context) (drop.StockHealth, error) {
 	shards := make([]int, len(s.shards))
 	for i := range shards {
 		shards[i] = i
 	}
 	homes, err := s.homes(ctx, shards)
 	if err != nil {
-		return Health{}, err
+		return drop.StockHealth{}, err
 	}
 	var mu sync.Mutex
 	if err := s.server.eachNode(ctx, func(n *redis.Client) error { // those without a shard of ours too
@@ -62,31 +32,31 @@ func (s *Stock) Health(ctx context.Context) (Health, error) {
 		homes[n] = slices.Clip(homes[n]) // an entry at least
 		return nil
 	}); err != nil {
-		return Health{}, wireFault(s.target, err, false)
+		return drop.StockHealth{}, wireFault(s.target, err, false)
 	}
 	primary, replicas, err := s.watched(ctx)
 	if err != nil {
-		return Health{}, err
+		return drop.StockHealth{}, err
 	}
-	h := Health{Unknown: map[string]string{}}
+	h := drop.StockHealth{Unknown: map[string]string{}}
 	h.Nodes = s.examine(ctx, homes, primary)
 	for _, opt := range replicas {
 		h.Nodes = append(h.Nodes, s.examineReplica(ctx, opt))
 	}
 	if allSilent(h.Nodes) {
-		return Health{}, wireFault(s.target, h.Nodes[0].Err, false)
+		return drop.StockHealth{}, wireFault(s.target, h.Nodes[0].Err, false)
 	}
 	s.examineLots(ctx, &h)
 	return h, nil
 }
 
 // Preflight asks the servers of some shards, in one round trip, what speaks against selling from them.
-func (s *Stock) Preflight(ctx context.Context, shards []int) ([]NodeHealth, error) {
+func (s *Stock) Preflight(ctx context.Context, shards []int) ([]drop.NodeHealth, error) {
 	homes, err := s.homes(ctx, shards)
 	if err != nil {
 		return nil, err
 	}
-	return s.askAll(homes, func(n *redis.Client, shards []int) NodeHealth { return s.ask(ctx, n, shards) }), nil
+	return s.askAll(homes, func(n *redis.Client, shards []int) drop.NodeHealth { return s.ask(ctx, n, shards) }), nil
 }
 
 // homes says which server has which of the shards.
@@ -102,10 +72,10 @@ func (s *Stock) homes(ctx context.Context, shards []int) (map[*redis.Client][]in
 	return homes, nil
 }
 
-func (s *Stock) askAll(homes map[*redis.Client][]int, ask func(*redis.Client, []int) NodeHealth) []NodeHealth {
+func (s *Stock) askAll(homes map[*redis.Client][]int, ask func(*redis.Client, []int) drop.NodeHealth) []drop.NodeHealth {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	var nodes []NodeHealth
+	var nodes []drop.NodeHealth
 	for client, shards := range homes {
 		wg.Go(func() {
 			n := ask(client, shards)
@@ -119,15 +89,15 @@ func (s *Stock) askAll(homes map[*redis.Client][]int, ask func(*redis.Client, []
 }
 
 // examine asks servers everything. A primary that Sentinel found has no address in its client's options.
-func (s *Stock) examine(ctx context.Context, homes map[*redis.Client][]int, primary string) []NodeHealth {
-	return s.askAll(homes, func(client *redis.Client, shards []int) NodeHealth {
+func (s *Stock) examine(ctx context.Context, homes map[*redis.Client][]int, primary string) []drop.NodeHealth {
+	return s.askAll(homes, func(client *redis.Client, shards []int) drop.NodeHealth {
 		n := s.ask(ctx, client, shards)
 		if primary != "" {
 			n.Name = primary
 		}
 		if n.Err == nil {
-			n.askScripts(ctx, client)
-			n.askClock(ctx, client)
+			askScripts(ctx, client, &n)
+			askClock(ctx, client, &n)
 		}
 		return n
 	})
@@ -138,13 +108,15 @@ var configNames = []any{"CONFIG", "GET", "maxmemory-policy", "appendfsync", "sav
 	"min-replicas-to-write", "min-replicas-max-lag", "notify-keyspace-events", "cluster-require-full-coverage"}
 
 // ask reads, in one round trip, what decides whether the server may be sold from.
-func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) NodeHealth {
-	n := NodeHealth{Name: client.Options().Addr, Ours: len(scripts)}
+func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) drop.NodeHealth {
+	n := drop.NodeHealth{Name: client.Options().Addr, Ours: len(scripts)}
 	pipe := client.Pipeline()
 	info, config := pipe.Info(ctx), redis.NewMapStringStringCmd(ctx, configNames...)
 	_ = pipe.Process(ctx, config)
 	doors := make([]*redis.SliceCmd, len(shards))
+	types := make([]typeLook, len(shards))
 	for i, shard := range shards {
+		types[i] = lookAtTypes(ctx, pipe, s.shards[shard].keys.gated())
 		doors[i] = pipe.HMGet(ctx, s.shards[shard].keys.meta, "owner", "run", "frozen", "opened")
 	}
 	level := s.level.ask(ctx, pipe)
@@ -159,6 +131,9 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 		n.Remedy = s.level.remedy()
 	}
 	for i, shard := range shards {
+		for _, m := range types[i].misplaced() {
+			n.Misplaced = append(n.Misplaced, drop.MisplacedKey{Key: m.key, What: m.String(), Fix: m.fix()})
+		}
 		if err := doors[i].Err(); err != nil {
 			n.NoDoors = whyNot(err)
 			continue
@@ -169,7 +144,7 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) Nod
 }
 
 // askScripts finds out how many of this program's scripts the server has ready, and of which other versions it has any.
-func (n *NodeHealth) askScripts(ctx context.Context, client *redis.Client) {
+func askScripts(ctx context.Context, client *redis.Client, n *drop.NodeHealth) {
 	libraries, err := client.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: lua.Prefix + "*"}).Result()
 	n.NoScripts = whyNot(err)
 	for _, library := range libraries {
@@ -182,7 +157,7 @@ func (n *NodeHealth) askScripts(ctx context.Context, client *redis.Client) {
 }
 
 // askClock compares clocks, on a connection that is already there. The answer was given somewhere within the round trip.
-func (n *NodeHealth) askClock(ctx context.Context, client *redis.Client) {
+func askClock(ctx context.Context, client *redis.Client, n *drop.NodeHealth) {
 	start := time.Now()
 	clock, err := client.Time(ctx).Result()
 	if err == nil {
@@ -224,7 +199,7 @@ func whyNot(err error) string {
 	return err.Error()
 }
 
-func allSilent(nodes []NodeHealth) bool {
+func allSilent(nodes []drop.NodeHealth) bool {
 	for _, n := range nodes {
 		if n.Err == nil {
 			return false
@@ -234,7 +209,7 @@ func allSilent(nodes []NodeHealth) bool {
 }
 
 // examineLots looks at outbox and lots of the servers that answered: the others would only let it wait.
-func (s *Stock) examineLots(ctx context.Context, h *Health) {
+func (s *Stock) examineLots(ctx context.Context, h *drop.StockHealth) {
 	var shards []int
 	for _, n := range h.Nodes {
 		for _, d := range n.Doors {
@@ -320,12 +295,12 @@ func (s *Stock) askSentinel(ctx context.Context, host, master string) (primary s
 }
 
 // examineReplica asks a replica on a connection of its own.
-func (s *Stock) examineReplica(ctx context.Context, opt *redis.Options) NodeHealth {
+func (s *Stock) examineReplica(ctx context.Context, opt *redis.Options) drop.NodeHealth {
 	client := redis.NewClient(opt)
 	defer func() { _ = client.Close() }()
 	n := s.ask(ctx, client, nil)
 	if n.Replica = true; n.Err == nil {
-		n.askClock(ctx, client)
+		askClock(ctx, client, &n)
 	}
 	return n
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // theNode takes a look at an engine on one server.
-func theNode(t *testing.T, s *Stock) (NodeHealth, Health) {
+func theNode(t *testing.T, s *Stock) (drop.NodeHealth, drop.StockHealth) {
 	t.Helper()
 	h, err := s.Health(t.Context())
 	if err != nil || len(h.Nodes) != 1 {
@@ -109,7 +109,7 @@ func TestHealthLooksAtReplicasBehindSentinels(t *testing.T) {
 	w := testkit.Watched(t, 1)
 	s := openStock(t, w.URL())
 	newLot(t, s, drop.Definition{Lot: "hat", Stock: 5})
-	look := func() (primary, replica NodeHealth) {
+	look := func() (primary, replica drop.NodeHealth) {
 		t.Helper()
 		h, err := s.Health(t.Context())
 		if err != nil || len(h.Nodes) != 2 {

@@ -149,12 +149,12 @@ func (l *lane) answer(ctx context.Context, batch []*look, notReady error) {
 	s.opt.Metrics.CallSeconds.WithLabelValues(lookName).Observe(time.Since(start).Seconds())
 	l.checked(ctx, err)
 	if err := meta.Err(); err != nil {
-		answerAll(batch, wireFault(s.target, err, false))
+		answerAll(batch, s.commandFault(keys.meta, err))
 		return
 	}
 	door := l.atDoor(meta.Val())
 	for lot, ks := range byLot {
-		answerLot(lot, ks, door, replies[lot], s.target)
+		s.answerLot(lot, ks, door, replies[lot])
 	}
 }
 
@@ -173,10 +173,10 @@ func (l *lane) checked(ctx context.Context, err error) {
 }
 
 // answerLot answers the looks at one lot.
-func answerLot(lot drop.LotID, ks []*look, door reply, cmd *redis.SliceCmd, target string) {
+func (s *Stock) answerLot(lot drop.LotID, ks []*look, door reply, cmd *redis.SliceCmd) {
 	values, err := cmd.Result()
 	if err != nil {
-		answerAll(ks, wireFault(target, err, false))
+		answerAll(ks, s.commandFault(s.shardOf(lot).keys.lot(lot), err))
 		return
 	}
 	if door.status == "ok" {

@@ -77,6 +77,9 @@ func (l *lane) open(ctx context.Context) error {
 		pipe := l.conn.Pipeline()
 		info, owner := pipe.Info(ctx, "server"), pipe.HGet(ctx, l.shard.keys.meta, "owner")
 		if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			if wrongType(err) {
+				return s.commandFault(l.shard.keys.meta, err)
+			}
 			if isMoved(err) {
 				s.server.moved(ctx)
 			}
@@ -172,7 +175,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 			l.shard.moves.Add(1)
 			l.shard.stock.server.moved(ctx)
 		}
-		answers[i] = answer{reply: r, err: wireFault(target, err, true)}
+		answers[i] = answer{reply: r, err: l.shard.stock.callFault(ctx, l.conn, sent[i].keys, err)}
 	}
 	unsafe := l.weak
 	if proof != nil {

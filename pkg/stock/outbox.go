@@ -49,7 +49,7 @@ func (s *Stock) readGroup(ctx context.Context, shard int, consumer, from string,
 		}
 	}
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, wireFault(s.target, err, false)
+		return nil, s.commandFault(k.outbox, err)
 	}
 	if len(streams) == 0 {
 		return nil, nil
@@ -79,7 +79,7 @@ func (s *Stock) entries(ctx context.Context, node *redis.Client, k shardKeys, me
 	}
 	if len(empty) > 0 {
 		if err := node.XAck(ctx, k.outbox, consumerGroup, empty...).Err(); err != nil {
-			return nil, wireFault(s.target, err, false)
+			return nil, s.commandFault(k.outbox, err)
 		}
 	}
 	return out, nil
@@ -107,7 +107,7 @@ func (s *Stock) Claim(ctx context.Context, shard int, consumer string, minIdle t
 		return nil, nil
 	}
 	if err != nil {
-		return nil, wireFault(s.target, err, false)
+		return nil, s.commandFault(k.outbox, err)
 	}
 	return s.entries(ctx, node, k, messages)
 }
@@ -121,7 +121,7 @@ func (s *Stock) Ack(ctx context.Context, shard int, ids []string) error {
 	if err != nil {
 		return err
 	}
-	return wireFault(s.target, node.XAck(ctx, k.outbox, consumerGroup, ids...).Err(), false)
+	return s.commandFault(k.outbox, node.XAck(ctx, k.outbox, consumerGroup, ids...).Err())
 }
 
 // Leave forgets a consumer that reads no more, unless entries are still given to it: those wait for Claim, after
@@ -148,7 +148,7 @@ func (s *Stock) OutboxState(ctx context.Context, shard int) (drop.OutboxState, e
 	out := drop.OutboxState{Shard: shard, Length: p.length, Pending: p.pending + p.undelivered}
 	meta, err := node.HMGet(ctx, k.meta, "bytes", "trimmed").Result()
 	if err != nil {
-		return out, wireFault(s.target, err, false)
+		return out, s.commandFault(k.meta, err)
 	}
 	number := func(v any) int64 { t, _ := v.(string); n, _ := strconv.ParseInt(t, 10, 64); return n }
 	out.Bytes = number(meta[0]) - number(meta[1])
@@ -169,7 +169,7 @@ func (s *Stock) position(ctx context.Context, node *redis.Client, k shardKeys) (
 	pipe := node.Pipeline()
 	length, first := pipe.XLen(ctx, k.outbox), pipe.XRangeN(ctx, k.outbox, "-", "+", 1)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return p, wireFault(s.target, err, false)
+		return p, s.commandFault(k.outbox, err)
 	}
 	p.length = length.Val()
 	if p.length == 0 {
@@ -177,7 +177,7 @@ func (s *Stock) position(ctx context.Context, node *redis.Client, k shardKeys) (
 	}
 	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
 	if err != nil {
-		return p, wireFault(s.target, err, false)
+		return p, s.commandFault(k.outbox, err)
 	}
 	for _, g := range groups {
 		if g.Name != consumerGroup {
@@ -186,7 +186,7 @@ func (s *Stock) position(ctx context.Context, node *redis.Client, k shardKeys) (
 		p.pending = g.Pending
 		next, err := node.XRangeN(ctx, k.outbox, "("+g.LastDeliveredID, "+", 1).Result()
 		if err != nil {
-			return p, wireFault(s.target, err, false)
+			return p, s.commandFault(k.outbox, err)
 		}
 		if len(next) > 0 {
 			p.oldest = next[0].ID
@@ -195,7 +195,7 @@ func (s *Stock) position(ctx context.Context, node *redis.Client, k shardKeys) (
 		if g.Pending > 0 {
 			summary, err := node.XPending(ctx, k.outbox, consumerGroup).Result()
 			if err != nil {
-				return p, wireFault(s.target, err, false)
+				return p, s.commandFault(k.outbox, err)
 			}
 			if summary.Lower != "" {
 				p.oldest = summary.Lower
@@ -222,7 +222,7 @@ func (s *Stock) Trim(ctx context.Context, shard int, keep time.Duration) (int64,
 	// The clock is read first: an entry written after the look at the group is then younger than what may go.
 	clock, err := node.Time(ctx).Result()
 	if err != nil {
-		return 0, wireFault(s.target, err, false)
+		return 0, s.commandFault(k.outbox, err)
 	}
 	p, err := s.position(ctx, node, k)
 	if err != nil || p.length == 0 {
@@ -265,7 +265,7 @@ func (s *Stock) NewestEvent(ctx context.Context, lot drop.LotID) (drop.Watermark
 	for {
 		messages, err := node.XRangeN(ctx, k.outbox, cmp.Or(seen.last.ID, "-"), "+", outboxPage).Result()
 		if err != nil {
-			return drop.Watermark{}, wireFault(s.target, err, false)
+			return drop.Watermark{}, s.commandFault(k.outbox, err)
 		}
 		if seen.last.ID != "" {
 			// What was read last must still be there, or this is another outbox: emptied, trimmed, or of another server.
@@ -313,7 +313,7 @@ func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]
 	for end := "+"; len(open) > 0; page = min(4*page, outboxPage) {
 		messages, err := node.XRevRangeN(ctx, k.outbox, end, "-", int64(page)).Result()
 		if err != nil {
-			return nil, wireFault(s.target, err, false)
+			return nil, s.commandFault(k.outbox, err)
 		}
 		for _, m := range messages {
 			events, _ := entryOf(m).Decode()

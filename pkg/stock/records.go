@@ -135,7 +135,7 @@ func (h hash) get(ctx context.Context, names []string) (map[string]string, error
 			out[names[i]] = text
 		}
 	}
-	return out, wireFault(h.stock.target, err, false)
+	return out, h.stock.commandFault(h.key, err)
 }
 
 // scan hands all fields to fn, in pages.
@@ -148,7 +148,7 @@ func (h hash) scanNames(ctx context.Context, pattern string, fn func(map[string]
 	for cursor := uint64(0); ; {
 		kv, next, err := h.node.HScan(ctx, h.key, cursor, pattern, scanPage).Result()
 		if err != nil {
-			return wireFault(h.stock.target, err, false)
+			return h.stock.commandFault(h.key, err)
 		}
 		page := make(map[string]string, len(kv)/2)
 		for i := 0; i+1 < len(kv); i += 2 {
@@ -245,7 +245,7 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 	for {
 		members, err := node.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys.due, Start: from, Stop: to, ByLex: true, Count: scanPage}).Result()
 		if err != nil {
-			return wireFault(s.target, err, false)
+			return s.commandFault(keys.due, err)
 		}
 		if len(members) == 0 {
 			return nil

@@ -86,7 +86,10 @@ func (s *Stock) NextLook(ctx context.Context, lot drop.LotID) (filed, first time
 	score := pipe.ZScore(ctx, keys.next, string(lot))
 	entries := pipe.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys.due, Start: "[" + string(lot) + "\t0", Stop: "(" + string(lot) + "\t:", ByLex: true, Count: 1})
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return filed, first, wireFault(s.target, err, false)
+		if wrongType(score.Err()) {
+			return filed, first, s.commandFault(keys.next, score.Err())
+		}
+		return filed, first, s.commandFault(keys.due, err)
 	}
 	if score.Err() == nil {
 		filed = time.UnixMilli(int64(score.Val())).UTC()

@@ -5,8 +5,8 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/doctor"
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 // DoctorStock is the Redis that the settings name, as doctor sees it. It is opened for the look, in as many shards as it
@@ -29,23 +29,13 @@ func (d doctorStock) Target() string {
 	return s.Target()
 }
 
-func (d doctorStock) Health(ctx context.Context) (doctor.Redis, error) {
+func (d doctorStock) Health(ctx context.Context) (drop.StockHealth, error) {
 	s, err := OpenStockAlone(ctx, d.cfg, d.getenv)
 	if err != nil {
-		return doctor.Redis{}, err
+		return drop.StockHealth{}, err
 	}
 	defer func() { _ = s.Close() }()
-	h, err := s.Health(ctx)
-	return doctor.Redis{Nodes: DoctorNodes(h.Nodes), Outbox: h.Outbox, Frozen: h.Frozen, Unknown: h.Unknown}, err
-}
-
-// DoctorNodes are Redis servers as doctor sees them.
-func DoctorNodes(nodes []stock.NodeHealth) []doctor.Node {
-	out := make([]doctor.Node, len(nodes))
-	for i, n := range nodes {
-		out[i] = doctor.Node(n)
-	}
-	return out
+	return s.Health(ctx)
 }
 
 // DoctorLedger is the PostgreSQL that the settings name, as doctor sees it.
@@ -67,11 +57,10 @@ func (d doctorLedger) Target() string {
 	return target
 }
 
-func (d doctorLedger) Health(ctx context.Context) (doctor.Postgres, error) {
+func (d doctorLedger) Health(ctx context.Context) (drop.LedgerHealth, error) {
 	o, err := LedgerOptions(d.cfg, d.getenv)
 	if err != nil {
-		return doctor.Postgres{}, err
+		return drop.LedgerHealth{}, err
 	}
-	h, err := ledger.ReadHealth(ctx, o)
-	return doctor.Postgres(h), err
+	return ledger.ReadHealth(ctx, o)
 }

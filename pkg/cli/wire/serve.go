@@ -248,7 +248,7 @@ func (s *Shop) Open(ctx context.Context, lot drop.LotID, actor, reason string) (
 		if l := s.ledger.Load(); l != nil {
 			in = l.Installation()
 		}
-		if err := doctor.Preflight(DoctorNodes(nodes), in.ID, in.Shards)[shard]; err != nil {
+		if err := doctor.Preflight(nodes, in.ID, in.Shards)[shard]; err != nil {
 			return drop.LotState{}, false, err
 		}
 	}
