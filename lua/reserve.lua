@@ -18,7 +18,7 @@
 --       n                      held; the head says the rest
 --       + left n deadline created
 --       = left record          the key is known: its reservation as it is now
---       ! code a b             refused; hold_exists: left, attempt, record; customer_limit: left; sold_out: left, available; invalid: max_hold
+--       ! code a b             refused; hold_exists: left, attempt, record; customer_limit: left; sold_out: left, available; invalid: left, max_hold; others: left
 --       again                  due holds are left, repeat
 -- Flags none: refused when Redis is out of memory.
 
@@ -80,7 +80,7 @@ local function replay(L, attempt, record, constant, u)
   local user, asked, qty, n, deadline = parse_hold(record)
   if user and deadline <= now then record = end_hold(L, attempt, user, asked, qty, n, u) end
   local was = match(record, '^[hc]\t[^\t]*\t([^\t]*)') or match(record, '^[rxf]\t([^\t]*)')
-  if was ~= match(constant, '^%l\t[^\t]*\t([^\t]*)') then return '!\tkey_reused' end
+  if was ~= match(constant, '^%l\t[^\t]*\t([^\t]*)') then return '!\tkey_reused\t' .. left(L, u) end
   return '=\t' .. left(L, u) .. '\t' .. record
 end
 
@@ -101,12 +101,12 @@ end
 -- refuse: why a request that is no replay is refused, in the decided order, or nil. back: units of the live hold that it
 -- replaces, nil if it replaces none.
 local function refuse(L, u, live, back, qty, hold)
-  if L.shut_by then return '!\t' .. L.shut_by end
   local may, limit = left(L, u), L.rule.limit
+  if L.shut_by then return '!\t' .. L.shut_by .. '\t' .. may end
   if live and not back then return '!\thold_exists\t' .. may .. '\t' .. u.live .. '\t' .. live end
   back = back or 0
   if limit > 0 and u.held - back + u.bought + qty > limit then return '!\tcustomer_limit\t' .. may end
-  if hold > L.rule.max_hold then return '!\tinvalid\t' .. fmt('%d', L.rule.max_hold) end
+  if hold > L.rule.max_hold then return '!\tinvalid\t' .. may .. '\t' .. fmt('%d', L.rule.max_hold) end
   if qty > L.available + back then return L.more and 'again' or '!\tsold_out\t' .. may .. '\t' .. fmt('%d', L.available) end
 end
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -121,4 +122,35 @@ func TestOneHoldReplacesAnother(t *testing.T) {
 		t.Fatalf("%d units held", st.Held)
 	}
 	refused(t, http.StatusConflict, "already_released", s.call(t, "POST", "/v1/reservations/"+first.ID+"/confirm", nil))
+}
+
+func TestEveryRefusalSaysWhatTheUserMayStillTake(t *testing.T) {
+	s := newAPI(t, func(o *setup) { o.noWorker = true })
+	s.load(t, drop.Definition{Lot: "truffle", Stock: 10, Limit: 5})
+	s.load(t, drop.Definition{Lot: "later", Stock: 10, Limit: 5, Opens: time.Now().Add(time.Hour)})
+	s.load(t, drop.Definition{Lot: "closed", Stock: 10, Limit: 5, Status: drop.Closed})
+	s.load(t, drop.Definition{Lot: "paused", Stock: 10, Limit: 5, Status: drop.Paused})
+	s.load(t, drop.Definition{Lot: "small", Stock: 1, Limit: 5})
+	r := s.reserve(t, "truffle", "ada", "k", 2)
+	says := func(status int, code string, left int64, path string, body any) {
+		t.Helper()
+		ans := s.call(t, "POST", path, body, headers{"Idempotency-Key": "k"})
+		if p := refused(t, status, code, ans); p.Remaining == nil || *p.Remaining != left {
+			t.Errorf("%s: the user may still take %d, the refusal says %s", code, left, ans.body)
+		}
+	}
+	ada, bob := client.ReserveBody{User: "ada", Qty: 3}, client.ReserveBody{User: "bob", Qty: 3}
+	says(http.StatusUnprocessableEntity, "key_reused", 3, "/v1/lots/truffle/reservations", ada)
+	says(http.StatusBadRequest, "invalid", 5, "/v1/lots/truffle/reservations", client.ReserveBody{User: "bob", Qty: 1, Hold: 7200})
+	says(http.StatusForbidden, "sale_not_open", 5, "/v1/lots/later/reservations", bob)
+	says(http.StatusForbidden, "sale_closed", 5, "/v1/lots/closed/reservations", bob)
+	says(http.StatusForbidden, "lot_paused", 5, "/v1/lots/paused/reservations", bob)
+	says(http.StatusConflict, "sold_out", 5, "/v1/lots/small/reservations", bob)
+	says(http.StatusForbidden, "customer_limit", 5, "/v1/lots/truffle/reservations", client.ReserveBody{User: "bob", Qty: 6})
+	path := "/v1/reservations/" + r.ID
+	says(http.StatusConflict, "conflict", 3, path+"/release", client.ReleaseBody{Keep: 4})
+	says(http.StatusConflict, "not_confirmed", 3, path+"/refund", nil)
+	into[client.Reservation](t, http.StatusOK, s.call(t, "POST", path+"/confirm", client.ConfirmBody{Ack: "stock", Payment: "a"}))
+	says(http.StatusConflict, "already_confirmed", 3, path+"/confirm", client.ConfirmBody{Ack: "stock", Payment: "b"})
+	says(http.StatusConflict, "already_confirmed", 3, path+"/extend", client.ExtendBody{By: 60})
 }

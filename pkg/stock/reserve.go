@@ -89,13 +89,13 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 	var e *fault.Error
 	switch code {
 	case fault.SoldOut:
-		e = fault.New(code, "lot %s has %d of %d units left", lot, number(1), qty).With("available", number(1)).With("remaining", remaining(number(0)))
+		e = fault.New(code, "lot %s has %d of %d units left", lot, number(1), qty).With("available", number(1))
 	case fault.CustomerLimit:
-		e = fault.New(code, "the user may take %d more of lot %s", number(0), lot).With("remaining", number(0))
+		e = fault.New(code, "the user may take %d more of lot %s", number(0), lot)
 	case fault.HoldExists:
 		return holdExists(lot, number(0), arg(1), strings.Join(f[min(4, len(f)):], "\t"))
 	case fault.Invalid:
-		most := time.Duration(number(0)) * time.Millisecond
+		most := time.Duration(number(1)) * time.Millisecond
 		e = fault.New(code, "hold is longer than lot %s allows", lot).WithField("hold").WithHint("ask for at most %s", most)
 	case fault.KeyReused:
 		e = fault.New(code, "the key named another request for lot %s before", lot).WithField("key")
@@ -116,7 +116,10 @@ func refusal(lot drop.LotID, line string, qty int64) error {
 	if fault.Lookup(code).Code != code {
 		return unreadable(line)
 	}
-	return e
+	if arg(0) == "" { // nothing is known of the user
+		return e
+	}
+	return e.With("remaining", remaining(number(0)))
 }
 
 // remaining is how many more units the user may take; null where the lot has no limit.
