@@ -4,12 +4,14 @@ SHELL := /bin/sh
 
 GOLANGCI_LINT_VERSION := v2.15.0
 GORELEASER_VERSION := v2.15.1
+NFPM_VERSION := v2.45.2
 FUZZTIME := 10s
 
 # Tools are built once per version, outside the repository.
 tools := $(shell dirname "$$(go env GOCACHE 2>/dev/null)")/dropctl-tools
 golangci_lint := $(tools)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint
 goreleaser := $(tools)/goreleaser-$(GORELEASER_VERSION)/goreleaser
+nfpm := $(tools)/nfpm-$(NFPM_VERSION)/nfpm
 
 .PHONY: help
 help: ## list the targets
@@ -77,6 +79,12 @@ completions: ## write the shell completions anew
 	go run ./cmd/dropctl completion zsh > completions/_dropctl
 	go run ./cmd/dropctl completion fish > completions/dropctl.fish
 
+.PHONY: package
+package: $(nfpm) build ## build a deb and an rpm into dist, install and look into them (needs dpkg)
+	@mkdir -p dist
+	go test -count=1 -run '^TestThe(Deb|RPM)' ./pkg/packaging -args -nfpm $(nfpm) -program $(CURDIR)/bin/dropctl -out $(CURDIR)/dist
+	@ls -l dist/*.deb dist/*.rpm
+
 # In a clone: the tool wants a remote, and what is not committed is not released.
 .PHONY: release-check
 release-check: $(goreleaser) ## check the release file, build all archives of HEAD and look into them
@@ -91,7 +99,10 @@ release-check: $(goreleaser) ## check the release file, build all archives of HE
 			echo "$$list" | grep -qx "$$file" || { echo "$$file is missing in the archive for $$system $$cpu" >&2; exit 1; }; \
 		done; \
 	done; done; \
-	ls -l dist/*.tar.gz dist/*.zip dist/*_checksums.txt
+	for package in deb rpm; do for cpu in amd64 arm64; do \
+		ls dist/dropctl_*_linux_$$cpu.$$package >/dev/null; \
+	done; done; \
+	ls -l dist/*.tar.gz dist/*.zip dist/*.deb dist/*.rpm dist/*_checksums.txt
 
 .PHONY: clean
 clean: ## remove what the other targets built
@@ -99,6 +110,9 @@ clean: ## remove what the other targets built
 
 $(golangci_lint):
 	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+$(nfpm):
+	GOBIN=$(@D) go install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
 
 $(goreleaser):
 	GOBIN=$(@D) go install github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
