@@ -73,7 +73,7 @@ type server struct {
 	log      *slog.Logger
 }
 
-// serve opens everything, and finds every mistake before anything is answered.
+// serve listens as the settings say, and serves.
 func (a *app) serve(ctx context.Context, s server, profiles string) (err error) {
 	if s.listener, err = telemetry.Listen(ctx, a.cfg.Listen); err != nil {
 		return err
@@ -85,6 +85,11 @@ func (a *app) serve(ctx context.Context, s server, profiles string) (err error) 
 		}
 		defer func() { _ = s.profiles.Close() }()
 	}
+	return a.serveOn(ctx, s)
+}
+
+// serveOn opens everything else, and finds every mistake before anything is answered.
+func (a *app) serveOn(ctx context.Context, s server) (err error) {
 	var flush func()
 	s.log, flush = a.serverLog()
 	defer flush()

@@ -367,7 +367,7 @@ func TestFieldsOfViews(t *testing.T) {
 		"id tenant name scopes hash created created_by expires revoked revoked_by":                                  keyView{},
 		"id tenant name scopes hash created created_by expires revoked revoked_by token dry_run":                    keyCreatedView{},
 		"id tenant name result code message hint":                                                                   keyRevokedView{},
-		"redis_url database_url owner_database_url":                                                                 labView{},
+		"redis_url database_url owner_database_url server":                                                          labView{},
 	} {
 		if got := strings.Join(render.Fields(view), " "); got != want {
 			t.Errorf("%T: %s", view, got)
