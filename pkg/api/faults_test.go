@@ -1,11 +1,11 @@
 package api_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +17,8 @@ import (
 
 // An answer that Redis gave and nobody got: the caller is told that nobody knows, and asking again acts once.
 func TestLostRepliesOfRedisActOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
 	var proxy *testkit.FaultyProxy
 	s := newAPI(t, func(o *setup) {
 		o.noWorker = true
@@ -68,64 +70,131 @@ func TestLostRepliesOfRedisActOnce(t *testing.T) {
 	}
 }
 
-// While Redis hangs, callers are refused fast; afterwards everybody who asks on has exactly one hold.
-func TestAHangingRedisIsTold(t *testing.T) {
+// shopper asks for one hold after another, each for another user, and keeps what the answers were.
+type shopper struct {
+	site *site
+	name string
+
+	mu     sync.Mutex
+	got    map[string]string // user → reservation id
+	unsure []string          // users whose outcome is not known
+	down   int               // answers that the shop cannot sell now
+	wrong  []string
+}
+
+func (p *shopper) run(ctx context.Context) {
+	for n := 0; ctx.Err() == nil; n++ {
+		user := fmt.Sprintf("%s-%d", p.name, n)
+		ans, err := p.site.try(context.WithoutCancel(ctx), "POST", "/v1/lots/hat/reservations", client.ReserveBody{User: user}, headers{"Idempotency-Key": "k"})
+		p.note(user, ans, err)
+	}
+}
+
+func (p *shopper) note(user string, ans answer, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var problem client.Problem
+	var r client.Reservation
+	switch {
+	case err != nil:
+		p.wrong = append(p.wrong, err.Error())
+	case ans.status == http.StatusCreated && json.Unmarshal(ans.body, &r) == nil:
+		p.got[user] = r.ID
+	case ans.status == http.StatusServiceUnavailable && json.Unmarshal(ans.body, &problem) == nil && ans.header.Get("Retry-After") != "":
+		p.down++
+		if problem.Code == "outcome_unknown" {
+			p.unsure = append(p.unsure, user)
+		}
+	default:
+		p.wrong = append(p.wrong, fmt.Sprintf("%d %s", ans.status, ans.body))
+	}
+}
+
+func (p *shopper) counts() (got, down int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.got), p.down
+}
+
+// TestARedisThatHangsIsRefusedAtOnceAndLosesNothing stops Redis under load, which then goes on as if nothing had been.
+func TestARedisThatHangsIsRefusedAtOnceAndLosesNothing(t *testing.T) {
 	testkit.Long(t)
-	s := newAPI(t, func(o *setup) { o.noWorker = true })
-	s.load(t, drop.Definition{Lot: "truffle", Stock: 1000})
-	const callers = 40
-	var refusals, slow atomic.Int64
-	var hanging atomic.Bool
-	held := make([]string, callers)
-	var crowd sync.WaitGroup
-	start := make(chan struct{})
-	for i := range callers {
-		crowd.Go(func() {
-			<-start
-			for {
-				began, during := time.Now(), hanging.Load()
-				ans, err := s.try(t.Context(), "POST", "/v1/lots/truffle/reservations", fmt.Sprintf(`{"user":"user-%d"}`, i), headers{"Idempotency-Key": "k"})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				documented(t, "POST", "/v1/lots/truffle/reservations", ans)
-				if ans.status < 300 {
-					held[i] = into[client.Reservation](t, ans.status, ans).ID
-					return
-				}
-				if ans.status != http.StatusServiceUnavailable || ans.header.Get("Retry-After") == "" {
-					t.Errorf("refused with %d: %s", ans.status, ans.body)
-					return
-				}
-				refusals.Add(1)
-				if during && time.Since(began) > 500*time.Millisecond {
-					slow.Add(1)
+	t.Parallel()
+	s := newAPI(t)
+	s.load(t, drop.Definition{Lot: "hat", Stock: 1_000_000})
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	shoppers := make([]*shopper, 20)
+	for i := range shoppers {
+		shoppers[i] = &shopper{site: s, name: fmt.Sprint("p", i), got: map[string]string{}}
+		all.Go(func() { shoppers[i].run(ctx) })
+	}
+	t.Cleanup(func() { stop(); all.Wait() })
+	each := func(what string, enough func(got, down int) bool) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+			for _, p := range shoppers {
+				if got, down := p.counts(); !enough(got, down) {
+					return false, fmt.Sprintf("%s: %s has %d holds and met %d refusals", what, p.name, got, down)
 				}
 			}
+			return true, ""
 		})
 	}
+	each("before", func(got, _ int) bool { return got >= 3 })
 	if err := s.redis.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	close(start)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return refusals.Load() >= callers, "nobody is refused while Redis hangs" })
-	hanging.Store(true)
-	before := refusals.Load()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return refusals.Load() >= before+20*callers, "refusals come slowly" })
-	if n := slow.Load(); n > callers {
-		t.Errorf("%d refusals took long while the trouble was known", n)
-	}
-	hanging.Store(false)
+	// A call on the wire may wait for two seconds; this many answers to each of them in the time that Eventually gives
+	// are those of an open breaker.
+	each("while Redis hangs", func(_, down int) bool { return down >= 50 })
 	if err := s.redis.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	crowd.Wait()
-	distinct := map[string]bool{}
-	for _, id := range held {
-		distinct[id] = true
+	before := map[*shopper]int{}
+	for _, p := range shoppers {
+		before[p], _ = p.counts()
 	}
-	if st := s.lot(t, "truffle"); len(distinct) != callers || st.Held != callers || !st.Balanced() {
-		t.Errorf("%d callers have %d reservations, %d units are held", callers, len(distinct), st.Held)
+	for _, p := range shoppers {
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before[p], "nobody gets anything any more" })
 	}
+	stop()
+	all.Wait()
+	s.nothingLost(t, shoppers)
+}
+
+// nothingLost asks again for everything that was answered or is unsure: the same reservations, and no unit more.
+func (s *site) nothingLost(t testing.TB, shoppers []*shopper) {
+	t.Helper()
+	holds := 0
+	for _, p := range shoppers {
+		for _, wrong := range p.wrong {
+			t.Errorf("somebody was answered %s", wrong)
+		}
+		for _, user := range p.unsure {
+			ans := s.call(t, "POST", "/v1/lots/hat/reservations", client.ReserveBody{User: user}, headers{"Idempotency-Key": "k"})
+			if ans.status != http.StatusOK && ans.status != http.StatusCreated {
+				t.Fatalf("%s asks again: %d %s", user, ans.status, ans.body)
+			}
+			holds++
+		}
+		for user, id := range p.got {
+			ans := s.call(t, "POST", "/v1/lots/hat/reservations", client.ReserveBody{User: user}, headers{"Idempotency-Key": "k"})
+			if again := into[client.Reservation](t, http.StatusOK, ans); again.ID != id || !again.Replayed {
+				t.Fatalf("%s had %s and now has %+v", user, id, again)
+			}
+			holds++
+		}
+	}
+	state := s.lot(t, "hat")
+	if int(state.Held) != holds || !state.Balanced() {
+		t.Errorf("%d users hold something, and Redis has %+v", holds, state.Totals)
+	}
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+		lots, err := s.ledger.Lots(t.Context(), []drop.LotID{"hat"})
+		if err != nil || len(lots) != 1 {
+			return false, fmt.Sprint(err)
+		}
+		return int(lots[0].Held) == holds, fmt.Sprintf("the ledger has %d held of %d", lots[0].Held, holds)
+	})
 }

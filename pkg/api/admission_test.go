@@ -1,0 +1,66 @@
+package api_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/client"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// TestASoldOutLotIsRefusedFromMemoryOnlyWhereNothingElseIsTrue: who holds, asks again or asks for too much gets the
+// answer that is his, and what is given back is sold.
+func TestASoldOutLotIsRefusedFromMemoryOnlyWhereNothingElseIsTrue(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t, func(o *setup) { o.noWorker = true })
+	s.load(t, drop.Definition{Lot: "hat", Stock: 1, Limit: 2})
+	held := s.reserve(t, "hat", "ada", "k", 1)
+	ask := func(user, key string, body client.ReserveBody) answer {
+		body.User = user
+		return s.call(t, "POST", "/v1/lots/hat/reservations", body, headers{"Idempotency-Key": key})
+	}
+	n := 0
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		n++
+		p := refused(t, http.StatusConflict, "sold_out", ask(fmt.Sprint("late-", n), "k", client.ReserveBody{Qty: 1}))
+		if p.Remaining == nil || *p.Remaining != 2 {
+			t.Fatalf("whom the lot does not know may take %v more", p.Remaining)
+		}
+		return s.counted(t, "dropctl_api_refused_from_memory_total") > 0, "the script is asked every time"
+	})
+	for range 20 { // whether it is remembered at that moment or not
+		refused(t, http.StatusConflict, "sold_out", ask("eve", "k", client.ReserveBody{Qty: 1}))
+		if again := into[client.Reservation](t, http.StatusOK, ask("ada", "k", client.ReserveBody{Qty: 1})); again.ID != held.ID {
+			t.Fatalf("asked again, ada has %s", again.ID)
+		}
+		refused(t, http.StatusUnprocessableEntity, "key_reused", ask("ada", "k", client.ReserveBody{Qty: 2}))
+		refused(t, http.StatusConflict, "hold_exists", ask("ada", "another", client.ReserveBody{Qty: 1}))
+		refused(t, http.StatusForbidden, "customer_limit", ask("bob", "k", client.ReserveBody{Qty: 3}))
+		refused(t, http.StatusBadRequest, "invalid", ask("bob", "k", client.ReserveBody{Qty: 1, Hold: 86400}))
+	}
+	s.call(t, "POST", "/v1/reservations/"+held.ID+"/release", client.ReleaseBody{})
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		ans := ask("eve", "k", client.ReserveBody{Qty: 1})
+		return ans.status == http.StatusCreated, string(ans.body)
+	})
+	refused(t, http.StatusConflict, "hold_exists", ask("eve", "another", client.ReserveBody{Qty: 1}))
+}
+
+// counted is what a counter of the server shows.
+func (s *site) counted(t testing.TB, name string) float64 {
+	t.Helper()
+	families, err := s.metrics.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
