@@ -34,6 +34,7 @@
 --
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 local LIVE, TOTALS, RULE = '>i6i6i6i6i6', '>i6i6', '>i6i6i6i6i6i6ss'
+local LIVE_SIZE = 30 -- bytes
 local FILLER = '........................................'
 local ATTEMPT = 26
 local FIRST_LOT = 6 -- in KEYS
@@ -51,6 +52,7 @@ local proven -- see prove
 local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
+local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
 -- begin: makes ready for a call. Whatever the last one left, also one that ended in an error, is gone.
 local function begin(keys, argv)
@@ -61,7 +63,7 @@ local function begin(keys, argv)
   clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now, now_s = clock_ms, fmt('%d', clock_ms)
   retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
-  evn, emitting, duen = 0, nil, 0
+  evn, emitting, duen, firstn = 0, nil, 0, 0
 end
 
 -- door: why this shard takes no call, or nil.
@@ -91,15 +93,18 @@ local function emit(text)
   ev[evn] = text
 end
 
--- rule_of: a lot's rules from their field; an error if it has none. The last ones are kept: lots are mostly alike.
-local rule_text, rule
+-- rule_of: a lot's rules from their field, not to be changed; an error if it has none. Some are kept from call to call: lots
+-- are mostly alike.
+local rules, kept = {}, 0
 local function rule_of(text)
-  if text ~= rule_text then
-    local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, text)
-    rule_text, rule = text, { epoch = epoch, limit = limit, hold = hold, max_hold = max_hold, opens = opens, closes = closes, status = status, late = late,
-      naming = '\t' .. fmt('%d', epoch) .. '\n' }
-  end
-  return rule
+  local R = rules[text]
+  if R then return R end
+  local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, text)
+  R = { epoch = epoch, limit = limit, hold = hold, max_hold = max_hold, opens = opens, closes = closes, status = status, late = late,
+    naming = '\t' .. fmt('%d', epoch) .. '\n' }
+  if kept == 200 then rules, kept = {}, 0 end
+  rules[text], kept = R, kept + 1
+  return R
 end
 
 -- pack_rule: a lot's rules as their field, filled up beyond hash-max-listpack-value (64): Redis would keep a small lot in
@@ -241,25 +246,31 @@ local function save_lot(L)
   end
 end
 
+-- look_at: the time when a lot must be looked at first has moved.
+local function look_at(id, due)
+  firsts[firstn + 1], firsts[firstn + 2] = fmt('%d', due), id
+  firstn = firstn + 2
+end
+
 -- file: writes the due entries, and when to look at each lot first. Returns whether any of those times has moved.
 local function file(lots)
   for i = 1, duen, 4000 do call('ZADD', KEYS[4], unpack(dues, i, math.min(duen, i + 3999))) end
-  local first, gone = {}, {}
+  local gone = {}
   for _, L in ipairs(lots) do
     if L.due_moved and L.due > 0 then
-      first[#first + 1] = fmt('%d', L.due)
-      first[#first + 1] = L.id
+      look_at(L.id, L.due)
     elseif L.due_moved then
       gone[#gone + 1] = L.id
     end
   end
-  if #first > 0 then call('ZADD', KEYS[3], unpack(first)) end
+  if firstn > 0 then call('ZADD', KEYS[3], unpack(firsts, 1, firstn)) end
   if #gone > 0 then call('ZREM', KEYS[3], unpack(gone)) end
-  return #first + #gone > 0
+  return firstn + #gone > 0
 end
 
--- save: everything the call has changed. Called once, at the end, with the lots that were read.
-local function save(lots)
+-- save: everything the call has changed. Called once, at the end, with the lots that were read; save_others writes lots that
+-- are in no such table.
+local function save(lots, save_others)
   local moved = file(lots)
   if evn > 0 then
     local body = concat(ev, '', 1, evn)
@@ -269,6 +280,7 @@ local function save(lots)
   for _, L in ipairs(lots) do
     if L.named or L.due_moved then save_lot(L) end
   end
+  if save_others then save_others() end
   if moved then
     local first = call('ZRANGE', KEYS[3], 0, 0, 'WITHSCORES')
     if first[1] then call('SET', KEYS[5], '1', 'PX', fmt('%d', math.max(1, first[2] - now))) end

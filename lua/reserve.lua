@@ -258,31 +258,107 @@ local function answer(L)
   return hold_batch(L, odd)
 end
 
+-- A lone request is the only one of its lot, of a new user, and nothing speaks against it. With many lots on sale nearly all
+-- are, so their lots pass through no table of their own: `lone` has LONE values of each, lonen in all: the number of the lot's
+-- key, where its request starts in A, available, held, seq, due, rules; once it is held, the third and the fourth are the
+-- lot's and the hold's new fields.
+local LONE = 7
+local lone, lonen = {}, 0
+
+-- is_lone: takes the request at A[at] for lone if it is, given what its lot and its user have. The call's time may still
+-- move, by up to 2 s, see open_lot.
+local function is_lone(k, at, known)
+  local live, R, qty, hold = known[1], rules[known[2]], A[at + 2], A[at + 3]
+  if known[3] or known[4] or not live or not R or #live ~= LIVE_SIZE or full or not valid(qty, hold) or type(A[at + 8]) ~= 'string' then return false end
+  local available, held, seq, mark, due = unpacked(LIVE, live)
+  if qty > available or R.limit > 0 and qty > R.limit or hold > R.max_hold or mark > now then return false end
+  if R.status ~= 'open' or now < R.opens or R.closes > 0 and now + 2000 >= R.closes then return false end
+  local i = lonen
+  lone[i + 1], lone[i + 2], lone[i + 3], lone[i + 4], lone[i + 5], lone[i + 6], lone[i + 7] = k, at, available, held, seq, due, R
+  lonen = i + LONE
+  return true
+end
+
+-- hold_lone: holds all lone requests, but for writing them.
+local function hold_lone(reply)
+  local R, qty, hold, deadline, ending, due_middle, head
+  for i = 1, lonen, LONE do
+    local at, due = lone[i + 1], lone[i + 5]
+    local id, attempt = A[at], A[at + 5]
+    if R ~= lone[i + 6] or qty ~= A[at + 2] or hold ~= A[at + 3] then -- mostly as with the one before
+      R, qty, hold = lone[i + 6], A[at + 2], A[at + 3]
+      deadline = now + (hold == 0 and R.hold or hold)
+      ending = fmt('\t%d\t', deadline) .. now_s
+      due_middle = fmt('\t%013d\t\t', deadline)
+      head = fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
+    end
+    local seq = lone[i + 4] + 1
+    local number = fmt('%d', seq)
+    local record = A[at + 7] .. number .. ending
+    local e, d = evn, duen
+    ev[e + 1], ev[e + 2], ev[e + 3], ev[e + 4], ev[e + 5], ev[e + 6], ev[e + 7] = '@\t', id, R.naming, attempt, '\t', record, A[at + 9]
+    dues[d + 1], dues[d + 2] = '0', id .. due_middle .. attempt
+    evn, duen = e + 7, d + 2
+    if due == 0 or deadline < due then
+      due = deadline
+      look_at(id, due)
+    end
+    lone[i + 2], lone[i + 3] = pack(LIVE, lone[i + 2] - qty, lone[i + 3] + qty, seq, now, due), record
+    local slot = 4 + 2 * (lone[i] - FIRST_LOT)
+    reply[slot], reply[slot + 1] = head, number
+  end
+end
+
+local function save_lone()
+  for i = 1, lonen, LONE do
+    local at = lone[i + 1]
+    call('HSET', KEYS[lone[i]], 'live', lone[i + 2], A[at + 5], lone[i + 3], A[at + 6], A[at + 8])
+  end
+end
+
+-- look: reads a lot about which more must be known; returns where its requests end in A, or nil if they are not what the
+-- contract says. The lot goes into lots, or into the reply why it takes no calls.
+local function look(lots, reply, k, at, known)
+  local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
+  local units, stop = wanted(n, qty, hold, batch, at + 5)
+  if not units or not KEYS[k] then return nil end
+  known = known or read_known(k, n, at + 5)
+  local L, code, detail = open_lot(id, k, known[1], known[2])
+  if L then
+    L.n, L.at, L.qty, L.hold, L.batch, L.known = n, at + 5, qty, hold, batch, known
+    if units > L.available then L.wanted = units end
+    lots[#lots + 1] = L
+  else
+    local slot = 4 + 2 * (k - FIRST_LOT)
+    reply[slot], reply[slot + 1] = '!', code .. '\t' .. (detail or '')
+  end
+  return stop
+end
+
 local function run()
   local shut = door()
   if shut then return shut end
   full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure' or nil
   local budget = tonumber(ARGV[5])
-  A, term_at = { cmsgpack.unpack(ARGV[6]) }, nil
+  A, term_at, lonen = { cmsgpack.unpack(ARGV[6]) }, nil, 0
 
   -- Look at every lot before the first write.
   local lots, reply, k, at = {}, { 'ok', '' }, FIRST_LOT, 1
   while A[at] do
-    local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
-    local units, stop = wanted(n, qty, hold, batch, at + 5)
-    if not units or not KEYS[k] then return { 'invalid', tostring(id) } end
-    local known = read_known(k, n, at + 5)
-    local L, code, detail = open_lot(id, k, known[1], known[2])
-    if L then
-      L.n, L.at, L.qty, L.hold, L.batch, L.known = n, at + 5, qty, hold, batch, known
-      if units > L.available then L.wanted = units end
-      lots[#lots + 1] = L
-    else
-      local slot = 4 + 2 * (k - FIRST_LOT)
-      reply[slot], reply[slot + 1] = '!', code .. '\t' .. (detail or '')
+    local known
+    if A[at + 1] == 1 and A[at + 4] == '' and A[at + 2] ~= -1 and A[at + 9] and KEYS[k] then
+      known = call('HMGET', KEYS[k], 'live', 'rule', A[at + 5], A[at + 6])
     end
-    k, at = k + 1, stop
+    if known and is_lone(k, at, known) then
+      at = at + 10
+    else
+      local stop = look(lots, reply, k, at, known)
+      if not stop then return { 'invalid', tostring(A[at]) } end
+      at = stop
+    end
+    k = k + 1
   end
+  hold_lone(reply)
 
   -- Take back what the requests of a lot may need; what was read of it may have changed then.
   for _, L in ipairs(lots) do
@@ -297,7 +373,7 @@ local function run()
     local slot = 4 + 2 * (L.k - FIRST_LOT)
     reply[slot], reply[slot + 1] = answer(L)
   end
-  save(lots)
+  save(lots, save_lone)
   reply[3] = now_s
   return reply
 end
