@@ -20,8 +20,7 @@ var described = sync.OnceValue(func() *huma.OpenAPI { return api.Describe() })
 func operationOf(method, path string) *huma.Operation {
 	path, _, _ = strings.Cut(path, "?")
 	for template, item := range described().Paths {
-		pattern := regexp.MustCompile(`\{[a-z]+\}`).ReplaceAllString(regexp.QuoteMeta(template), "[^/]+")
-		pattern = strings.ReplaceAll(regexp.QuoteMeta(template), `\{lot\}`, "[^/]+")
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(template), `\{lot\}`, "[^/]+")
 		pattern = strings.ReplaceAll(pattern, `\{id\}`, "[^/]+")
 		if !regexp.MustCompile("^" + pattern + "$").MatchString(path) {
 			continue
