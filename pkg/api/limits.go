@@ -117,7 +117,7 @@ func within(d time.Duration) string {
 	case time.Hour:
 		return "an hour"
 	}
-	return d.String()
+	return fault.Duration(d)
 }
 
 // limit is one rate for many who are counted each by itself. It remembers a bounded number of them.

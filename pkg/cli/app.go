@@ -108,7 +108,7 @@ func (a *app) resolve(cmd *cobra.Command) error {
 // bounded returns a context that ends after --timeout; its error then names that flag.
 func (a *app) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, a.cfg.Timeout,
-		fault.New(fault.Unavailable, "no answer within --timeout %s", render.Duration(a.cfg.Timeout)))
+		fault.New(fault.Unavailable, "no answer within --timeout %s", a.cfg.Timeout))
 }
 
 // jsonErrors reports whether errors go out as JSON. It also works before settings are resolved, because

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/config"
-	"github.com/dropctl/dropctl/pkg/render"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // settingView is one setting in force. A secret is redacted, a reference to one is shown as it is.
@@ -54,7 +54,7 @@ func settingsInForce(cfg *config.Config) []settingView {
 	for _, name := range cfg.Listed() {
 		value := cfg.Shown(name)
 		if d, ok := value.(time.Duration); ok {
-			value = render.Duration(d)
+			value = fault.Duration(d)
 		}
 		list = append(list, settingView{name, value, cfg.Origin(name)})
 	}

@@ -230,5 +230,5 @@ func reportLine(r reconcile.Report) string {
 			text += fmt.Sprintf("; %d difference%s %s", part.n, plural(part.n), part.what)
 		}
 	}
-	return text + fmt.Sprintf("; took %s", render.Duration(r.Took))
+	return text + fmt.Sprintf("; took %s", fault.Duration(r.Took))
 }

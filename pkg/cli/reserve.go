@@ -11,7 +11,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
 
@@ -161,7 +160,7 @@ func refusal(lot drop.LotState, user drop.UserCount, live drop.Reservation, q dr
 	case lot.Limit > 0 && q.Qty > lot.Limit-user.Held-user.Bought:
 		return fault.New(fault.CustomerLimit, "the user may take %d more of lot %s", max(0, lot.Limit-user.Held-user.Bought), q.Lot)
 	case q.Hold > lot.MaxHold:
-		return fault.New(fault.Invalid, "hold is longer than lot %s allows", q.Lot).WithField("hold").WithHint("ask for at most %s", render.Duration(lot.MaxHold))
+		return fault.New(fault.Invalid, "hold is longer than lot %s allows", q.Lot).WithField("hold").WithHint("ask for at most %s", lot.MaxHold)
 	case q.Qty > lot.Available+lot.Due:
 		return fault.New(fault.SoldOut, "lot %s has %d of %d units left", q.Lot, lot.Available+lot.Due, q.Qty)
 	}

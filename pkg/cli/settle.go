@@ -10,7 +10,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/stock"
 )
 
@@ -99,7 +98,7 @@ func (a *app) confirmRefund(ctx context.Context, s shop, q drop.SettleRequest) e
 // noteCut says that the lot's max_hold allowed less than was asked for.
 func (a *app) noteCut(q drop.SettleRequest, v reservationView) {
 	if q.Action == drop.ActExtend && v.Left != nil && *v.Left < q.By.Truncate(time.Millisecond) {
-		a.note("the hold lasts %s from now, not %s: the lot's max_hold allows no more", render.Duration(*v.Left), render.Duration(q.By))
+		a.note("the hold lasts %s from now, not %s: the lot's max_hold allows no more", fault.Duration(*v.Left), fault.Duration(q.By))
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
-	"github.com/dropctl/dropctl/pkg/render"
 )
 
 // statusFacts is what status could find out; what a silent store would have said is missing.
@@ -294,7 +293,7 @@ func (f statusFacts) outboxTotals() outboxView {
 func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
 	switch {
 	case v.Oldest != nil && *v.Oldest > f.maxLag:
-		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %s, the oldest is %s old", entriesOf(v.Pending), render.Duration(v.Oldest.Round(time.Second)))
+		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %s, the oldest is %s old", entriesOf(v.Pending), fault.Duration(v.Oldest.Round(time.Second)))
 	case v.Pending > 0:
 		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %s", entriesOf(v.Pending))
 	}
@@ -352,7 +351,7 @@ func (f statusFacts) sayRun(say sayFunc) {
 		say(levelWarn, verdict, "dropctl reconcile", "%s when last reconciled: %s", verdict, drop.SomeLots(lots))
 	}
 	if len(found) == 0 {
-		say(levelOK, fault.VerdictOK, "dropctl reconcile", "last reconcile %s ago: ok", render.Duration(f.now.Sub(f.run.Started).Round(time.Second)))
+		say(levelOK, fault.VerdictOK, "dropctl reconcile", "last reconcile %s ago: ok", fault.Duration(f.now.Sub(f.run.Started).Round(time.Second)))
 	}
 }
 

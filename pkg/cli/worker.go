@@ -96,6 +96,7 @@ func (a *app) workerOn(s *stock.Stock, l *ledger.Ledger, o worker.Options) *work
 	in := l.Installation()
 	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
 	o.Rebuild = wire.RebuildLot(s, l)
+	o.Patience = a.cfg.Timeout / 2 // the rest is for the calls that were begun by then
 	o.Rate, o.Keep = float64(a.cfg.MaxEventsPerSecond), a.cfg.OutboxKeep
 	return worker.New(s, wire.WorkerLedger(l), o)
 }

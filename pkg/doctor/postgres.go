@@ -144,7 +144,7 @@ func synchronous(p drop.LedgerHealth, o Options) verdict {
 		return good("commits wait for a standby (%s)", commit)
 	case p.Replicas > 0:
 		return bad(asynchronous, "name a standby in synchronous_standby_names, or keep --outbox-keep longer than a standby can be behind",
-			"%d standbys, commits wait for none: after a switch, what a standby lacked comes again out of the outbox if it is younger than %s", p.Replicas, o.OutboxKeep)
+			"%d standbys, commits wait for none: after a switch, what a standby lacked comes again out of the outbox if it is younger than %s", p.Replicas, fault.Duration(o.OutboxKeep))
 	}
 	return bad(asynchronous, "add a standby, and name it in synchronous_standby_names", "no standby: when this server is lost, what was recorded since the last backup is lost too")
 }

@@ -483,7 +483,7 @@ func outboxLag(r drop.StockHealth, o Options) verdict {
 			age = max(age, o.Now().Sub(s.Oldest))
 		}
 	}
-	say := fmt.Sprintf("%d entries the ledger has not got, the oldest %s old", pending, age.Round(time.Second))
+	say := fmt.Sprintf("%d entries the ledger has not got, the oldest %s old", pending, fault.Duration(age.Round(time.Second)))
 	switch {
 	case age > o.MaxLag:
 		return bad(lagging, "see that a worker runs: dropctl worker", "%s", say)

@@ -165,7 +165,9 @@ var redisCases = []redisCase{
 	{doors, "run id not told", shard(func(d *drop.ShardState) { d.Run = "" }), fine},
 	{doors, "not told", func(p *patient) { p.Doors, p.NoDoors = nil, "NOPERM" }, hidden},
 
-	{keys, "something else", func(p *patient) { p.Misplaced = []drop.MisplacedKey{{Key: "k", What: "it is a list", Fix: "put it aside"}} }, wrongKey},
+	{keys, "something else", func(p *patient) {
+		p.Misplaced = []drop.MisplacedKey{{Key: "k", What: "it is a list", Fix: "put it aside"}}
+	}, wrongKey},
 	{keys, "not told", func(p *patient) { p.Doors, p.NoDoors = nil, "NOPERM" }, hidden},
 }
 

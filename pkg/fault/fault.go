@@ -23,19 +23,22 @@ type Error struct {
 	Err     error          // the cause; may be nil
 }
 
-// New returns an error of the given code.
+// New returns an error of the given code. Here and below, durations among the arguments are written as Duration does.
 func New(code Code, format string, args ...any) *Error {
+	readable(args)
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
 // Wrap returns an error of the given code whose cause is err. The cause's text follows the message.
 func Wrap(code Code, err error, format string, args ...any) *Error {
+	readable(args)
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Err: err}
 }
 
 // WithHint returns a copy that says what to do next.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	c := *e
+	readable(args)
 	c.Hint = fmt.Sprintf(format, args...)
 	return &c
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/term"
 )
 
@@ -178,7 +179,7 @@ func (p *Printer) cellText(v reflect.Value) string {
 		}
 		return x.UTC().Format(time.RFC3339)
 	case time.Duration:
-		return Duration(x)
+		return fault.Duration(x)
 	}
 	if v.Kind() == reflect.Slice {
 		parts := make([]string, v.Len())
@@ -217,25 +218,6 @@ func Clean(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// Duration writes a duration as people say it: 5m, 29m32s, without empty units. From a minute on
-// it is rounded to seconds, from a second on to milliseconds.
-func Duration(d time.Duration) string {
-	switch size := d.Abs(); {
-	case size >= time.Minute-500*time.Millisecond:
-		d = d.Round(time.Second)
-	case size >= time.Second:
-		d = d.Round(time.Millisecond)
-	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }
 
 // names prints what -o name asks for.

@@ -1,33 +1,57 @@
 package worker
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 const idleEvery = 100 * time.Millisecond
 
-// waitUntilIdle returns when nothing is left to do for the parts that run. It gives up with the error of a
-// part that has been in trouble for longer than the patience.
+// waitUntilIdle returns when nothing is left to do for the parts that run. It gives up when the stores have not answered
+// for longer than the patience, or a part has been in trouble for that long.
 func (w *Worker) waitUntilIdle(ctx context.Context) error {
+	answered := time.Now()
 	for ctx.Err() == nil {
-		idle, err := w.idle(ctx)
+		idle, err := w.idleWithin(ctx, answered.Add(w.opt.Patience))
 		switch {
 		case idle:
 			return nil
 		case fatal(err):
 			return err
-		case err == nil:
+		case err == nil && w.looked():
+			answered = time.Now()
 			w.health.fine("idle")
-		case ctx.Err() == nil:
+		case err != nil && ctx.Err() == nil:
 			w.health.failed("idle", err)
 		}
-		if err := w.health.lasting(w.opt.Patience); err != nil {
-			return err
+		trouble := w.health.lasting(w.opt.Patience)
+		if trouble == nil && time.Since(answered) > w.opt.Patience {
+			trouble = cmp.Or(err, w.health.lasting(0), errors.New("the stores do not answer"))
+		}
+		if trouble != nil && ctx.Err() == nil {
+			return fault.Wrap(fault.Unavailable, trouble, "gave up after %s", w.opt.Patience).WithHint("see what is wrong: dropctl doctor; to wait longer, say --timeout")
 		}
 		sleep(ctx, idleEvery, nil)
 	}
 	return nil
+}
+
+// idleWithin is idle, but no longer than until a deadline: a server that hangs answers nothing for as long as it likes.
+func (w *Worker) idleWithin(ctx context.Context, deadline time.Time) (bool, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return w.idle(ctx)
+}
+
+// looked reports whether the guardian, if it runs here, has seen every shard: until then idle asks no store.
+func (w *Worker) looked() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.passed || !w.does(Guardian)
 }
 
 // idle asks in the order in which work travels, so that nothing slips past behind a question: holds to take

@@ -218,7 +218,7 @@ func (w *Worker) Run(ctx context.Context) (Summary, error) {
 		})
 	}
 	err := g.Wait()
-	w.farewell(context.WithoutCancel(ctx))
+	w.farewell(context.WithoutCancel(ctx), err == nil)
 
 	sum := w.done.summary()
 	if err == nil && w.opt.UntilIdle && sum.Parked > 0 {
@@ -330,14 +330,15 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 	}
 }
 
-// farewell takes the worker off the lists of the living. If that fails, its silence will tell.
-func (w *Worker) farewell(ctx context.Context) {
+// farewell takes the worker off the lists of the living. If that fails, its silence will tell. Of stores that have just been
+// given up nothing is asked that can as well be left.
+func (w *Worker) farewell(ctx context.Context, inOrder bool) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := w.ledger.Farewell(ctx, w.me.Name); err != nil {
 		w.log.Debug("could not sign off", "error", err)
 	}
-	if w.does(Relay) {
+	if inOrder && w.does(Relay) {
 		w.leave(ctx, w.me.Name)
 	}
 }
