@@ -39,10 +39,20 @@ type Ledger interface {
 // Lots creates lots and opens them, which takes both stores.
 type Lots interface {
 	// Put creates a lot, or changes it to what the body says; what the body leaves out stays, or takes its default.
-	Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (state drop.LotState, created bool, err error)
+	Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (drop.LotState, Put, error)
 	// Open lets a lot sell, unless its Redis could lose its stock. same: it did already.
 	Open(ctx context.Context, lot drop.LotID, actor, reason string) (state drop.LotState, same bool, err error)
 }
+
+// Put is what putting a lot has done.
+type Put int
+
+// What it may have done.
+const (
+	PutSame Put = iota // nothing: it was so
+	PutChanged
+	PutCreated
+)
 
 // Options says what the API works with and how much it takes. Zero durations and numbers take the defaults named here.
 type Options struct {

@@ -103,16 +103,15 @@ func (a *API) putLot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	state, created, err := a.opt.Lots.Put(r.Context(), lot, body, c.actor())
+	state, done, err := a.opt.Lots.Put(r.Context(), lot, body, c.actor())
 	if err != nil {
 		return err
 	}
-	status := http.StatusOK
-	if created {
-		status = http.StatusCreated
+	if done == PutCreated {
 		w.Header()["Location"] = []string{"/v1/lots/" + string(lot)}
+		return answerJSON(w, http.StatusCreated, viewLot(state))
 	}
-	return answerJSON(w, status, viewLot(state))
+	return a.answerChanged(w, r, state, done == PutSame)
 }
 
 func parseLot(o *object) (b client.LotBody) {
@@ -136,8 +135,6 @@ func parseLot(o *object) (b client.LotBody) {
 			b.Status = o.oneOf(string(drop.Open), string(drop.Paused), string(drop.Closed))
 		case "name":
 			b.Name = new(o.line())
-		case "reason":
-			b.Reason = o.line()
 		default:
 			o.unknown()
 		}

@@ -206,7 +206,7 @@ func lotRoutes() []route {
 		{method: http.MethodPut, path: base, id: "put-lot", summary: "Create or change a lot",
 			about: "Creates the lot if the ledger has never known it, else changes what the body names. Needs both Redis and PostgreSQL.",
 			scope: drop.ScopeAdmin, serve: (*API).putLot, body: client.LotBody{Stock: new(int64(100)), Limit: new(int64(3)), Opens: &exampleTime, Name: new("White truffle, 99 g")},
-			answers:  []answerDoc{{http.StatusOK, "The lot as it is now.", "", exampleLot, nil}, {http.StatusCreated, "The new lot.", "", exampleLot, []param{locationHeader}}},
+			answers:  []answerDoc{{http.StatusOK, "The lot as it is now.", "", exampleLot, []param{replayedHeader}}, {http.StatusCreated, "The new lot.", "", exampleLot, []param{locationHeader}}},
 			refusals: append(trouble, fault.Conflict, fault.Busy, fault.Backpressure, fault.NotMigrated, fault.Foreign, fault.OutOfMemory)},
 		{method: http.MethodPost, path: base + "/open", id: "open-lot", summary: "Let a lot sell",
 			about: "Lets a lot sell that was paused or closed, unless its Redis could lose its stock. A sales window still counts.",

@@ -281,6 +281,19 @@ func TestLotsAreCreatedAndChanged(t *testing.T) {
 	if l := into[client.Lot](t, http.StatusOK, s.call(t, "PUT", "/v1/lots/alba:truffle", body)); l.Capacity != 12 {
 		t.Errorf("changed to %+v", l)
 	}
+	if ans := s.call(t, "PUT", "/v1/lots/alba:truffle", body); ans.status != http.StatusOK || ans.header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("put as it is: %d, replayed %q", ans.status, ans.header.Get("Idempotency-Replayed"))
+	}
+	changed := s.call(t, "PUT", "/v1/lots/alba:truffle", `{"limit":3,"opens":null}`)
+	if l := into[client.Lot](t, http.StatusOK, changed); l.Capacity != 12 || l.Limit != 3 || l.Opens != nil || l.Name != "White truffle" || changed.header.Get("Idempotency-Replayed") != "" {
+		t.Errorf("changed in part: %s", changed.body)
+	}
+	if p := refused(t, http.StatusBadRequest, "invalid", s.call(t, "PUT", "/v1/lots/new", `{"limit":3}`)); p.Field != "stock" {
+		t.Errorf("a lot without stock is a fault of %q", p.Field)
+	}
+	if p := refused(t, http.StatusBadRequest, "invalid", s.call(t, "PUT", "/v1/lots/new", `{"stock":3,"hold_seconds":60,"max_hold_seconds":30}`)); p.Field != "max_hold_seconds" {
+		t.Errorf("a hold longer than the longest is a fault of %q", p.Field)
+	}
 	for _, c := range []struct{ call, status string }{{"pause", "paused"}, {"pause", "paused"}, {"open", "open"}, {"close", "closed"}, {"open", "open"}} {
 		if l := into[client.Lot](t, http.StatusOK, s.call(t, "POST", "/v1/lots/alba:truffle/"+c.call, client.StatusBody{Reason: "test"})); l.Status != c.status {
 			t.Errorf("after %s it is %s", c.call, l.Status)
@@ -323,6 +336,9 @@ func TestWhatIsNoCallIsAnsweredCleanly(t *testing.T) {
 	for _, p := range []string{"/", "/v1", "/v1/lots/", "/v2/lots", "/v1//lots", "/v1/lots/../lots", "/v1/./lots", "/admin", "/v1/lots/truffle/"} {
 		ans := s.call(t, "GET", p, nil)
 		refused(t, http.StatusNotFound, "not_found", ans)
+	}
+	if ans := s.call(t, "HEAD", "/v1/lots/truffle/events", nil); ans.status != http.StatusOK {
+		t.Errorf("HEAD of a stream: %d", ans.status)
 	}
 	if ans := s.call(t, "HEAD", "/v1/lots/truffle", nil); ans.status != http.StatusOK || len(ans.body) != 0 {
 		t.Errorf("HEAD: %d %q", ans.status, ans.body)

@@ -19,6 +19,8 @@ const (
 	streamTime = 5 * time.Second // of one write to a stream: whoever does not read that long is dropped
 )
 
+var typeEvents = []string{"text/event-stream"}
+
 // watchLot streams a lot's availability as server-sent events: what it is at first, then each change, many within a
 // moment as one.
 func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
@@ -28,6 +30,11 @@ func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
 	}
 	if _, err := queryOf(r); err != nil {
 		return err
+	}
+	if r.Method == http.MethodHead { // nobody would read a stream
+		_, err := a.opt.Stock.Lot(r.Context(), lot)
+		w.Header()["Content-Type"] = typeEvents
+		return a.aboutLot(r.Context(), lot, err)
 	}
 	news, err := a.streams.join(lot) // before the look, so that no change falls between the two
 	if err != nil {
@@ -80,7 +87,7 @@ func (s *stream) open(now client.Availability) error {
 		return err
 	}
 	header := s.w.Header()
-	header["Content-Type"] = []string{"text/event-stream"}
+	header["Content-Type"] = typeEvents
 	header["X-Accel-Buffering"] = []string{"no"} // a proxy that collects would hold news back
 	s.w.WriteHeader(http.StatusOK)
 	if err := s.write("retry: 2000\n\n"); err != nil {

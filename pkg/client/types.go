@@ -105,7 +105,6 @@ type LotBody struct {
 	Late    string     `json:"late,omitempty" enum:"refuse,reclaim"`
 	Status  string     `json:"status,omitempty" enum:"open,paused,closed"`
 	Name    *string    `json:"name,omitempty" maxLength:"128" doc:"for people" example:"White truffle, 99 g"`
-	Reason  string     `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
 // StatusBody says why a lot is opened, paused or closed.

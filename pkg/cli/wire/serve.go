@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/api"
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/doctor"
@@ -187,23 +188,38 @@ func (s *Shop) Keys(ctx context.Context) ([]drop.APIKey, error) {
 	return l.Keys(ctx)
 }
 
-// Put creates a lot or changes it, as a seed of one lot does.
-func (s *Shop) Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (drop.LotState, bool, error) {
+// Put creates a lot or changes it, as a seed of one lot does. A lot that Redis has keeps its stock if the body names none.
+func (s *Shop) Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (drop.LotState, api.Put, error) {
 	l, err := s.Ledger()
 	if err != nil {
-		return drop.LotState{}, false, err
+		return drop.LotState{}, 0, err
+	}
+	if body.Stock == nil {
+		now, err := s.Stock.LotStates(ctx, []drop.LotID{lot})
+		if err != nil {
+			return drop.LotState{}, 0, err
+		}
+		if state, there := now[lot]; there {
+			body.Stock = &state.Capacity
+		}
 	}
 	row, err := seed.Flags(textsOf(lot, body))
 	if err != nil {
-		return drop.LotState{}, false, err
+		return drop.LotState{}, 0, err
 	}
 	o := seed.Options{Installation: l.Installation().ID, Actor: actor}
 	items, err := seed.Run(ctx, []seed.Row{row}, SeedStock(s.Stock), SeedLedger(l), o)
 	if err != nil {
-		return drop.LotState{}, false, err
+		return drop.LotState{}, 0, err
 	}
 	state, err := s.Stock.Lot(ctx, lot)
-	return state, items[0].Action == seed.Create, err
+	switch items[0].Action {
+	case seed.Unchanged:
+		return state, api.PutSame, err
+	case seed.Change:
+		return state, api.PutChanged, err
+	}
+	return state, api.PutCreated, err
 }
 
 // textsOf writes what a body says as a seed file does.
