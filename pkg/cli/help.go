@@ -203,7 +203,7 @@ func flagRows(flags *pflag.FlagSet) [][2]string {
 		if !slices.Contains([]string{"", "false", "0", "0s", "[]"}, f.DefValue) {
 			text += " (default " + f.DefValue + ")"
 		}
-		if config.HasEnv(f.Name) {
+		if config.HasEnv(f) {
 			text += " [" + config.EnvName(f.Name) + "]"
 		}
 		rows = append(rows, [2]string{flagNames(f, true), text})

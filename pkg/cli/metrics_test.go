@@ -113,7 +113,10 @@ func TestAWorkerShowsItsMetricsAndHealth(t *testing.T) {
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 2}); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_CONFIG": "none"}
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_CONFIG": "none", "DROPCTL_LISTEN": "serve's own"}
+	if r := run(t, env, "worker", "--until-idle", "-q"); r.exit != 0 || strings.Contains(r.err, "serve's own") {
+		t.Errorf("a worker listens where the API does: exit %d\n%s", r.exit, r.err)
+	}
 	if r := run(t, env, "seed", "hat", "--stock", "7"); r.exit != 0 {
 		t.Fatal(r.err)
 	}

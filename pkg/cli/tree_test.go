@@ -186,7 +186,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 	for _, c := range leaves(newTree()) {
 		c.LocalFlags() // merges the flags of the parents
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !config.HasEnv(f.Name) {
+			if !config.HasEnv(f) {
 				return
 			}
 			name := config.EnvName(f.Name)

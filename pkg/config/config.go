@@ -153,8 +153,12 @@ func (c *Config) Warnings() []string {
 }
 
 // HasEnv reports whether a flag has an environment variable. --help and --version act instead of a
-// command; an installer's DROPCTL_VERSION must not trigger that.
-func HasEnv(flag string) bool { return flag != "help" && flag != "version" }
+// command; an installer's DROPCTL_VERSION must not trigger that. The variable of a setting belongs to the
+// setting: DROPCTL_LISTEN is where the API listens, and must not take a worker's --listen to the same place.
+func HasEnv(flag *pflag.Flag) bool {
+	_, setting := flag.Value.(*flagValue)
+	return flag.Name != "help" && flag.Name != "version" && (setting || !known(flag.Name))
+}
 
 // ApplyEnv gives each flag that was not typed the value of its environment variable, and returns the
 // names of the flags it set. It fails with code usage if a value does not fit its flag.
@@ -163,7 +167,7 @@ func ApplyEnv(flags *pflag.FlagSet, getenv func(string) string) (map[string]bool
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := getenv(EnvName(f.Name))
-		if f.Changed || value == "" || !HasEnv(f.Name) || failed != nil {
+		if f.Changed || value == "" || !HasEnv(f) || failed != nil {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {
