@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -446,5 +447,31 @@ func TestNoKeyIsForThisMachineOnly(t *testing.T) {
 		if got := look(host); got != want {
 			t.Errorf("Host %s: %d", host, got)
 		}
+	}
+}
+
+func TestAUserWhoAsksTooOften(t *testing.T) {
+	s := newAPI(t, func(o *setup) { o.noWorker, o.limits.User = true, api.Rate{Requests: 3, Per: time.Minute} })
+	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
+	s.load(t, drop.Definition{Lot: "cap", Stock: 10})
+	ask := func(lot, user string) answer {
+		return s.call(t, "POST", "/v1/lots/"+lot+"/reservations", client.ReserveBody{User: user}, headers{"Idempotency-Key": "k"})
+	}
+	for i, lot := range []string{"hat", "hat", "cap"} {
+		if ans := ask(lot, "ada"); ans.status >= 300 || !strings.HasPrefix(ans.header.Get("RateLimit"), `"user";r=`+string('2'-rune(i))) || ans.header.Get("RateLimit-Policy") != `"user";q=3;w=60` {
+			t.Errorf("request %d: %d %v", i, ans.status, ans.header)
+		}
+	}
+	ans := ask("cap", "ada")
+	p := refused(t, 429, "rate_limited", ans)
+	after, err := strconv.Atoi(ans.header.Get("Retry-After"))
+	if err != nil || after < 15 || after > 20 || ans.header.Get("RateLimit") != `"user";r=0;t=`+ans.header.Get("Retry-After") || p.Facts["limit"] != "user" {
+		t.Errorf("%v\n%s", ans.header, ans.body)
+	}
+	if ans := ask("cap", "bob"); ans.status != 201 {
+		t.Errorf("another user: %s", ans.body)
+	}
+	if scraped := s.call(t, "GET", "/metrics", nil); !strings.Contains(string(scraped.body), `dropctl_api_rate_limited_total{kind="user"} 1`) {
+		t.Error("it is not counted")
 	}
 }
