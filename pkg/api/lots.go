@@ -55,12 +55,13 @@ func (a *API) listLots(w http.ResponseWriter, r *http.Request) error {
 }
 
 // catalogue lists the lots that Redis has. That takes a walk through its key space, so whoever asks within a moment of
-// another gets the same list.
+// another gets the same list, or the same error: those who wait must not try one after the other.
 type catalogue struct {
 	stock Stock
 
 	mu    sync.Mutex
 	lots  []drop.LotID
+	err   error
 	until time.Time
 }
 
@@ -70,14 +71,11 @@ const catalogueFor = 500 * time.Millisecond
 func (l *catalogue) list(ctx context.Context) ([]drop.LotID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Now().Before(l.until) {
-		return l.lots, nil
+	if time.Now().After(l.until) {
+		l.lots, l.err = l.stock.Lots(ctx)
+		l.until = time.Now().Add(catalogueFor)
 	}
-	lots, err := l.stock.Lots(ctx)
-	if err == nil {
-		l.lots, l.until = lots, time.Now().Add(catalogueFor)
-	}
-	return lots, err
+	return l.lots, l.err
 }
 
 func (a *API) showLot(w http.ResponseWriter, r *http.Request) error {
