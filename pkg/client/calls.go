@@ -123,9 +123,12 @@ func (c *Client) Lots(ctx context.Context, cursor string, limit int) (Page[Lot],
 	return p, err
 }
 
+// pageOfLots is how many lots a server gives at once, at most.
+const pageOfLots = 1000
+
 // AllLots returns the lots that Redis has one by one, by id. An error ends it.
 func (c *Client) AllLots(ctx context.Context) iter.Seq2[Lot, error] {
-	return all("", func(cursor string) (Page[Lot], error) { return c.Lots(ctx, cursor, 0) })
+	return all("", func(cursor string) (Page[Lot], error) { return c.Lots(ctx, cursor, pageOfLots) })
 }
 
 // Lot returns one lot as it is now.

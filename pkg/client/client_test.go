@@ -432,6 +432,25 @@ func TestAnswersOfSomebodyElse(t *testing.T) {
 	}
 }
 
+func TestAnAnswerWithoutAnEndIsNotReadForEver(t *testing.T) {
+	sent := make(chan int, 1)
+	s := script(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		n, piece := 0, []byte(strings.Repeat(" ", 1<<16))
+		for n < 64<<20 {
+			more, err := w.Write(piece)
+			if n += more; err != nil {
+				break
+			}
+		}
+		sent <- n
+	})
+	mustBe(t, look(s.client(t, Options{Retries: -1})), fault.Unavailable)
+	if n := <-sent; n > 4*maxAnswer { // what is on its way fills buffers
+		t.Errorf("%d MiB were taken", n>>20)
+	}
+}
+
 func TestTheKeyGoesToNoOtherServer(t *testing.T) {
 	thief := script(t, ok(held))
 	for _, status := range []int{301, 302, 303, 307, 308} {

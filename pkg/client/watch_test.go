@@ -30,6 +30,8 @@ func event(seq int) string {
 
 // watch reads n events and breaks off.
 func watch(ctx context.Context, c *Client, n int) (seqs []int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
 	for a, err := range c.Watch(ctx, "hat") {
 		if err != nil {
 			return seqs, err
@@ -118,7 +120,7 @@ func TestHeartbeatsKeepAStreamAlive(t *testing.T) {
 		}
 		streams(event(1), true)(w, r)
 	})
-	c := s.client(t, Options{})
+	c := s.client(t, Options{Timeout: 600 * time.Millisecond}) // which bounds how long the answer may take to begin
 	c.silence = time.Second
 	if seqs, err := watch(t.Context(), c, 1); err != nil || len(seqs) != 1 || len(s.requests()) != 1 {
 		t.Errorf("%v, %v, %d requests", seqs, err, len(s.requests()))
