@@ -100,6 +100,10 @@ func (s fakeStock) EventsSince(ctx context.Context, shard int, from map[drop.Lot
 	})
 }
 
+func (s fakeStock) HasRoom(ctx context.Context, _ drop.LotID) error {
+	return s.call(ctx, func() error { return nil })
+}
+
 func (s fakeStock) Load(ctx context.Context, r LoadRequest) error {
 	return s.call(ctx, func() error {
 		id := r.Definition.Lot

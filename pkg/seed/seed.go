@@ -25,6 +25,8 @@ type Stock interface {
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
 	// EventsSince returns the outbox events of one shard's lots behind each watermark, in order, as far as still kept.
 	EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
+	// HasRoom returns fault.OutOfMemory if the server that a lot belongs to takes nothing new.
+	HasRoom(ctx context.Context, lot drop.LotID) error
 	// Load puts a lot into Redis that Redis has not; fault.Conflict if it has one by now.
 	Load(ctx context.Context, r LoadRequest) error
 	// Adjust sets a lot's capacity; fault.Conflict unless it is as expected and the new one holds what is held and sold.
@@ -171,6 +173,9 @@ func (s *seeder) chunk(ctx context.Context, rows []Row) ([]Item, error) {
 		return nil, err
 	}
 	if !s.o.DryRun {
+		if err := s.findRoom(ctx, steps); err != nil {
+			return nil, err
+		}
 		if err := s.agree(ctx, steps); err != nil {
 			return nil, err
 		}
@@ -181,6 +186,30 @@ func (s *seeder) chunk(ctx context.Context, rows []Row) ([]Item, error) {
 		items[i] = st.item()
 	}
 	return items, nil
+}
+
+// findRoom stops the new lots of a shard whose server is out of memory, before anything of them is created: Redis would
+// take such a small lot, but no hold of it.
+func (s *seeder) findRoom(ctx context.Context, steps []*step) error {
+	asked := map[int]error{}
+	for _, st := range steps {
+		if st.err != nil || st.action != Create && st.action != Load {
+			continue
+		}
+		shard := st.target.Lot.Shard(s.stock.Shards())
+		err, done := asked[shard]
+		if !done {
+			err = s.stock.HasRoom(ctx, st.target.Lot)
+			asked[shard] = err
+		}
+		switch {
+		case fault.Is(err, fault.OutOfMemory):
+			st.stop(Blocked, err)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
 }
 
 // agree remembers the stocks that this seed names, also those that are so already: from now on only a change behind

@@ -19,6 +19,10 @@ func (s seedStock) Load(ctx context.Context, r seed.LoadRequest) error {
 	return s.Stock.Load(ctx, stock.LoadRequest{Definition: r.Definition, Epoch: r.Epoch, Closing: r.Closing, Actor: r.Actor, Reason: r.Reason})
 }
 
+func (s seedStock) HasRoom(ctx context.Context, lot drop.LotID) error {
+	return s.PrepareRebuild(ctx, lot)
+}
+
 func (s seedStock) Adjust(ctx context.Context, r seed.AdjustRequest) (drop.LotState, error) {
 	state, _, err := s.Stock.Adjust(ctx, drop.AdjustRequest{Lot: r.Lot, To: &r.To, Expect: r.Expect, Actor: r.Actor, Reason: r.Reason})
 	return state, err

@@ -249,6 +249,30 @@ func TestSeedRefusesAnotherInstallationsRedis(t *testing.T) {
 	}
 }
 
+// TestSeedCreatesNothingWhereThereIsNoRoom: a Redis out of memory would take the lot itself, and then no hold of it.
+func TestSeedCreatesNothingWhereThereIsNoRoom(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
+	if _, err := s.redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", "1"); err != nil {
+		t.Fatal(err)
+	}
+	// What is there may be changed: that needs no room to speak of.
+	items, err := s.seed(t.Context(), t, "lot,stock\nhat,21\ncap,5\n", seed.Options{})
+	if !fault.Is(err, fault.Partial) || items[0].Result != seed.ResultChanged || items[1].Code != fault.OutOfMemory || items[1].Hint == "" {
+		t.Errorf("seeded %+v, %v", items, err)
+	}
+	if _, err := s.stock.Lot(t.Context(), "cap"); !fault.Is(err, fault.LotNotLoaded) {
+		t.Errorf("looking at the lot: %v", err)
+	}
+	if lots, err := s.ledger.Lots(t.Context(), []drop.LotID{"cap"}); err != nil || len(lots) != 0 {
+		t.Errorf("the ledger has %+v, %v", lots, err)
+	}
+	if _, err := s.redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", "0"); err != nil {
+		t.Fatal(err)
+	}
+	s.mustSeed(t, "lot,stock\nhat,21\ncap,5\n", seed.Options{})
+}
+
 // TestSeedHealsACrashBetweenTheStores ends a seed between ledger and Redis, as a crash does, and seeds again.
 func TestSeedHealsACrashBetweenTheStores(t *testing.T) {
 	s := openShop(t)
