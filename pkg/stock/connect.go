@@ -2,10 +2,12 @@ package stock
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -150,6 +152,34 @@ func (o Options) tune(opt *redis.Options) {
 	opt.ClientName = o.Name
 	if o.Password != "" {
 		opt.Password = o.Password
+	}
+	if opt.TLSConfig != nil {
+		opt.Dialer = dialTLS(opt.TLSConfig, opt.DialTimeout)
+	}
+}
+
+// dialTLS dials as the client does by itself, but says so when a server takes the connection and speaks no TLS on it. Redis
+// waits in silence for more of what it takes for a command, so that nobody would see more than a deadline.
+func dialTLS(config *tls.Config, limit time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		dialer := net.Dialer{KeepAlive: 5 * time.Minute}
+		plain, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		conn := tls.Client(plain, config)
+		err = conn.HandshakeContext(ctx)
+		if err == nil {
+			return conn, nil
+		}
+		_ = plain.Close()
+		if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+			return nil, err
+		}
+		return nil, fault.Wrap(fault.Unavailable, err, "Redis at %s takes the connection, but TLS does not come about", addr).
+			WithHint("it likely speaks no TLS at this port: say redis:// instead of rediss://, or name its tls-port")
 	}
 }
 

@@ -129,6 +129,19 @@ func TestWrongCredentialsAreNamed(t *testing.T) {
 	}
 }
 
+func TestTLSThatIsNotSpokenIsNamed(t *testing.T) {
+	_, _, r := newShop(t)
+	s := openStock(t, "rediss://"+r.Addr())
+	_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: "l", User: "u", Key: "k", Qty: 1})
+	wantCode(t, err, fault.Unavailable)
+	if !strings.Contains(err.Error(), "TLS") || !strings.Contains(fault.HintOf(err), "redis:// instead of rediss://") {
+		t.Errorf("%v, hint %q", err, fault.HintOf(err))
+	}
+	if _, err := s.Lots(t.Context()); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "TLS") {
+		t.Errorf("listing lots: %v", err)
+	}
+}
+
 // FuzzParseRecord: what is no record is an error, never a crash; what is one has bounds.
 func FuzzParseRecord(f *testing.F) {
 	for _, record := range []string{"h\tann\t1/0\t1\t2\t1700000000000\t1600000000000", "h\tann\t1/0\t1\t2\t1700000000000\t1600000000000\t5", "c\tann\t1/0\t1\t2\t3\t0\t0\t0\tpay\t\t1600000000000",
