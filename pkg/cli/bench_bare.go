@@ -11,9 +11,10 @@ import (
 func newBenchBare(*app) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
-		Use:    "bare-http",
-		Short:  "Answer like the HTTP API without doing anything",
-		Hidden: true,
+		Use:     "bare-http",
+		Short:   "Answer like the HTTP API without doing anything",
+		Hidden:  true,
+		Example: `  dropctl bench bare-http --listen 127.0.0.1:8080`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ln, err := telemetry.Listen(cmd.Context(), listen)
 			if err != nil {

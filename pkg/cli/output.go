@@ -33,6 +33,7 @@ var printed = map[string]any{
 	"refund":            reservationView{},
 	"reservation list":  []reservationView{},
 	"reservation show":  reservationShowView{},
+	"serve":             fileView{}, // with --openapi
 	"worker":            worker.Summary{},
 	"reconcile":         reconcile.Report{},
 	"restore":           []restoreView{},

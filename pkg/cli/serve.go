@@ -57,8 +57,7 @@ func (a *app) printDocument() error {
 	if err != nil {
 		return err
 	}
-	_, err = a.stdout.Write(append(document, '\n'))
-	return err
+	return a.out.Text(string(document)+"\n", fileView{"openapi.json", string(document)})
 }
 
 // server is what a running server consists of.
@@ -125,10 +124,12 @@ func (a *app) checkDurability(ctx context.Context, s server) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	err := s.shop.Stock.CheckDurability(ctx)
-	if err == nil || fault.Is(err, fault.UnsafeRedis) {
+	if fault.Is(err, fault.UnsafeRedis) {
 		return err
 	}
-	s.log.Warn("whether Redis is as durable as asked is not known yet", "error", err)
+	if err != nil {
+		s.log.Warn("whether Redis is as durable as asked is not known yet", "error", err)
+	}
 	return nil
 }
 
@@ -208,12 +209,12 @@ func (a *app) urlOf(ln net.Listener) string {
 
 // workBeside runs a worker once PostgreSQL answers.
 func (a *app) workBeside(ctx context.Context, s server) error {
-	l, err := s.shop.WhenRecording(ctx)
-	if err != nil {
+	l := s.shop.WhenRecording(ctx)
+	if l == nil {
 		return nil // the server ended before
 	}
 	o := worker.Options{Log: s.log, Metrics: s.metrics.Worker}
-	_, err = a.workerOn(s.shop.Stock, l, o).Run(ctx)
+	_, err := a.workerOn(s.shop.Stock, l, o).Run(ctx)
 	return err
 }
 

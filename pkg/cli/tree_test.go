@@ -26,7 +26,7 @@ func newTree() *cobra.Command {
 func leaves(root *cobra.Command) []*cobra.Command {
 	var list []*cobra.Command
 	eachCommand(root, func(c *cobra.Command) {
-		if !c.HasSubCommands() && !c.Hidden {
+		if !c.HasAvailableSubCommands() && !c.Hidden {
 			list = append(list, c)
 		}
 	})

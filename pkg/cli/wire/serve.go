@@ -74,13 +74,13 @@ func (s *Shop) LedgerTarget() string {
 	return "PostgreSQL once it answers"
 }
 
-// WhenRecording waits until PostgreSQL is there; an error if ctx ends before.
-func (s *Shop) WhenRecording(ctx context.Context) (*ledger.Ledger, error) {
+// WhenRecording waits until PostgreSQL is there; nil if ctx ends before.
+func (s *Shop) WhenRecording(ctx context.Context) *ledger.Ledger {
 	select {
 	case <-s.ready:
-		return s.Ledger()
+		return s.ledger.Load()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil
 	}
 }
 
