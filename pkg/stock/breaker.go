@@ -75,9 +75,10 @@ func (sh *shard) flush(err error) {
 
 // settle notes that a shard lives on the server behind a client, and returns that node.
 func (s *Stock) settle(sh *shard, client *redis.Client) *node {
+	was := sh.home.Load()
 	n := s.move(sh, client)
-	if err := n.refusal.Load(); err != nil {
-		sh.flush(err) // it came with calls that wait
+	if err := n.refusal.Load(); err != nil && n != was {
+		sh.flush(err) // calls that wait came with the shard
 	}
 	return n
 }
@@ -190,7 +191,7 @@ func (s *Stock) sample() {
 	defer s.nodesMu.Unlock()
 	for _, n := range s.nodes {
 		pool := n.client.PoolStats()
-		waits := pool.WaitCount + pool.Timeouts // the former are those that ended well
+		waits := pool.WaitCount + pool.Timeouts               // the former are those that ended well
 		s.opt.Metrics.PoolWaits.Add(float64(waits - n.waits)) // it may run over
 		n.waits = waits
 		s.opt.Metrics.Breaker.WithLabelValues(n.name).Set(float64(n.breaker.State())) // they are numbered alike
@@ -199,11 +200,13 @@ func (s *Stock) sample() {
 
 // locate finds out where each shard lives. While a server is refused, others may have taken its shards over.
 func (s *Stock) locate(ctx context.Context) []*node {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.DialTimeout+s.opt.Timeout)
+	defer cancel()
 	var nodes []*node
 	for _, sh := range s.shards {
 		client, err := s.server.node(ctx, sh.keys.meta)
 		if err != nil {
-			continue // nobody knows yet; a lane that wants to know tells its callers why
+			break // no node of the cluster has told yet; a lane that asks tells its callers why
 		}
 		n := s.settle(sh, client)
 		if !slices.Contains(nodes, n) {

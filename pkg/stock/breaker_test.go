@@ -20,6 +20,11 @@ import (
 // withBreaker also lets calls that hang end soon.
 func withBreaker(o *Options) { o.Breaker, o.Timeout = true, time.Second }
 
+// hanging lets calls hang for long, so that nobody else's wait can be mistaken for it.
+func hanging(o *Options) { o.Timeout = hangs }
+
+const hangs = 3 * time.Second
+
 // awaitBreaker waits until the breaker of some server is in a state; node is part of the server's name.
 func awaitBreaker(t testing.TB, s *Stock, node string, want drop.Breaker) drop.NodeState {
 	t.Helper()
@@ -128,6 +133,7 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 		defer sh.mu.Unlock()
 		return len(sh.queue) == 0 && sh.busy == 0, fmt.Sprintf("%d requests wait, %d lanes are busy", len(sh.queue), sh.busy)
 	})
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return refused.Load() > callers, "few are refused" })
 	if now := runtime.NumGoroutine(); now > goroutines+20 {
 		t.Errorf("%d goroutines, %d before", now, goroutines)
 	}
@@ -139,8 +145,8 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 	stop()
 	<-load
 	t.Logf("%d sold, %d refused, %d outcomes unknown", sold.Load(), refused.Load(), unknown.Load())
-	if refused.Load() == 0 || unknown.Load() > callers {
-		t.Errorf("%d refused, %d outcomes unknown", refused.Load(), unknown.Load())
+	if unknown.Load() > callers {
+		t.Error("callers were let wait for a server that hangs")
 	}
 	var users []string
 	for user := range held.Range {
@@ -157,26 +163,27 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 	wantHistory(t, s, rdb, lot)
 }
 
-// TestWhatWaitsIsNotSentToAServerThatHangs: while Redis hangs, two calls are sent. Those behind them are answered when the
-// breaker opens, and Redis never gets them.
+// TestWhatWaitsIsNotSentToAServerThatHangs: while Redis hangs, a call is sent. Those behind it, for which another connection
+// would have to be made, are answered when the breaker opens, and Redis never gets them.
 func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
-	s, _, r := newShop(t, withBreaker)
+	s, _, r := newShop(t, withBreaker, hanging)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 1000})
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
 	pause(t, r)
 	var sent sync.WaitGroup
-	for lane := range lanesPerShard {
-		sent.Go(func() {
-			_, _ = s.Reserve(t.Context(), one(lot, "sent-"+strconv.Itoa(lane))) // it may be answered after all
-		})
-		testkit.Eventually(t, 10*time.Second, func() (bool, string) {
-			sh := s.shardOf(lot)
-			sh.mu.Lock()
-			defer sh.mu.Unlock()
-			return len(sh.queue) == 0 && sh.busy > lane || sh.refused() != nil, "nothing is sent"
-		})
-	}
+	sent.Go(func() {
+		if _, err := s.Reserve(t.Context(), one(lot, "sent")); err != nil {
+			t.Error(err) // it was sent, and is answered in the end
+		}
+	})
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		sh := s.shardOf(lot)
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return len(sh.queue) == 0 && sh.busy == 1, "nothing is sent"
+	})
 	const callers = 100
+	start := time.Now()
 	attempts := make([]string, callers)
 	inParallel(callers, func(i int) {
 		user := strconv.Itoa(i)
@@ -185,6 +192,9 @@ func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if took := time.Since(start); took > hangs*2/3 {
+		t.Errorf("they waited for %v", took)
+	}
 	resume(t, r)
 	sent.Wait()
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
@@ -288,11 +298,32 @@ func TestAnEngineClosesWithAnOpenBreaker(t *testing.T) {
 	wantCode(t, err, fault.Unavailable)
 }
 
+// TestNobodyIsThere: a server that was never reached opens its breaker, and a cluster that was never reached has none yet.
+func TestNobodyIsThere(t *testing.T) {
+	single := openStock(t, "redis://127.0.0.1:1", withBreaker)
+	awaitBreaker(t, single, "127.0.0.1:1", drop.BreakerOpen)
+	wantRefusedAtOnce(t, single, "truffle")
+	cluster := openStock(t, "redis-cluster://127.0.0.1:1", withBreaker)
+	_, err := cluster.Reserve(t.Context(), one("truffle", "ann"))
+	wantCode(t, err, fault.Unavailable)
+	_, err = cluster.Unknown(t.Context(), "truffle", "ann", "k")
+	wantCode(t, err, fault.Unavailable)
+	if n := cluster.Nodes(); len(n) != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
 // TestOneNodeOfAClusterHangs: calls for its shards are refused, and those for others do not even wait.
 func TestOneNodeOfAClusterHangs(t *testing.T) {
 	testkit.Long(t)
-	c := testkit.Cluster(t, 3, lab.RedisOptions{Directives: []string{"cluster-require-full-coverage no"}})
-	s := openStock(t, clusterURL(t, c), withBreaker)
+	c := testkit.Cluster(t, 3)
+	for _, n := range c.Nodes { // now that each of them knows all slots
+		if _, err := n.Do(t.Context(), "CONFIG", "SET", "cluster-require-full-coverage", "no"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Many shards: what is sent to them could fill the room for calls of the whole engine.
+	s := openStock(t, clusterURL(t, c), withBreaker, hanging, func(o *Options) { o.Shards = 64 })
 	var here, there []drop.LotID // on the node that hangs, and elsewhere
 	for _, lot := range lotsOfEveryShard(s) {
 		newLot(t, s, drop.Definition{Lot: lot, Stock: 1e6})
@@ -310,7 +341,7 @@ func TestOneNodeOfAClusterHangs(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		defer close(load)
-		inParallel(20*len(here), func(i int) {
+		inParallel(4*len(here), func(i int) {
 			for n := 0; ctx.Err() == nil; n++ {
 				if _, err := s.Reserve(t.Context(), one(here[i%len(here)], fmt.Sprintf("%d-%d", i, n))); err == nil {
 					t.Error("a node that hangs has sold")
@@ -327,31 +358,26 @@ func TestOneNodeOfAClusterHangs(t *testing.T) {
 		}
 		longest = max(longest, time.Since(start))
 	}
-	if longest > time.Second {
+	if longest > hangs*2/3 {
 		t.Errorf("a call to another node took %v", longest)
 	}
-	stop()
-	<-load
 	_, err := s.Unknown(t.Context(), here[0], "u", "k")
 	wantCode(t, err, fault.Unavailable)
-	resume(t, c.Nodes[1])
-	for _, n := range c.Nodes {
-		awaitBreaker(t, s, n.Addr(), drop.BreakerClosed)
-	}
-	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
-		_, err := s.Reserve(context.Background(), one(here[0], "after"))
-		return err == nil, fmt.Sprint(err)
-	})
+	stop()
 
 	// A shard that another node has taken over is that node's, however the old one is.
-	lot := here[0]
-	pause(t, c.Nodes[1])
-	defer resume(t, c.Nodes[1])
-	awaitBreaker(t, s, c.Nodes[1].Addr(), drop.BreakerOpen)
-	takeSlot(t, c.Nodes[0], c.Nodes[2], s.shardOf(lot).keys.prefix)
+	takeSlot(t, c.Nodes[0], c.Nodes[2], s.shardOf(here[0]).keys.prefix)
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-		_, err := s.Reserve(context.Background(), one(lot, "moved"))
+		_, err := s.Reserve(context.Background(), one(here[0], "moved"))
 		return fault.Is(err, fault.LotNotLoaded), fmt.Sprint(err) // it came without its data
+	})
+
+	<-load
+	resume(t, c.Nodes[1])
+	awaitBreaker(t, s, c.Nodes[1].Addr(), drop.BreakerClosed)
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		_, err := s.Reserve(context.Background(), one(here[1], "after"))
+		return err == nil, fmt.Sprint(err)
 	})
 }
 

@@ -397,8 +397,12 @@ func linesOf(head, lines string) func() string {
 // requeue puts a request back; the driving lane takes it with its next batch.
 func (sh *shard) requeue(r *request) {
 	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if err := sh.refused(); err != nil {
+		r.done <- result{err: err}
+		return
+	}
 	sh.queue = append(sh.queue, r)
-	sh.mu.Unlock()
 }
 
 // script runs one script call of its own on the shard's lanes.

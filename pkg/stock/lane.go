@@ -49,7 +49,9 @@ func (l *lane) ready(ctx context.Context) error {
 	l.moves = moves
 	var err error
 	if l.conn == nil {
-		err = l.open(ctx)
+		if err = l.shard.refused(); err == nil {
+			err = l.open(ctx)
+		}
 	}
 	if err == nil {
 		err = l.assure(ctx)
