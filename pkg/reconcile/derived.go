@@ -54,8 +54,7 @@ func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotS
 
 // stray says of a due entry if it is none: the scripts pass over it, or never come to it.
 func (p *proof) stray(d drop.DueEntry, at drop.LotState) {
-	const shown = 80
-	e := Evidence{Check: "stray_due", Subject: strings.ToValidUTF8(d.Text[:min(len(d.Text), shown)], "?"), Seq: at.Seq}
+	e := Evidence{Check: "stray_due", Subject: shortened(d.Text), Seq: at.Seq}
 	switch {
 	case len(d.Attempts) == 0:
 		e.Note = "the due entry is damaged"

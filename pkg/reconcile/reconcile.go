@@ -92,11 +92,20 @@ func (r *run) run(ctx context.Context) (Report, error) {
 			return report, err
 		}
 	}
+	var strays []Row
+	if r.o.Deep {
+		if strays, err = r.strays(ctx, lots); err != nil {
+			return report, err
+		}
+	}
 	if report.WorkersAlive, err = r.ledger.WorkersAlive(ctx); err != nil {
 		return report, err
 	}
 	for _, lot := range lots {
 		report.add(rows[lot])
+	}
+	for _, row := range strays {
+		report.add(row)
 	}
 	slices.SortStableFunc(report.Rows, func(a, b Row) int { return a.rank() - b.rank() })
 	report.Took = time.Since(report.Started)

@@ -173,6 +173,47 @@ func TestARepairedHoldIsTakenBack(t *testing.T) {
 	}
 }
 
+// Due entries of no lot are told of, and taken away; those of lots stay, also of one that only the ledger has, which a restore
+// brings back.
+func TestDueEntriesOfNoLotAreTakenAway(t *testing.T) {
+	s := newShop(t)
+	for _, lot := range []drop.LotID{"g:truffle", "g:lost"} {
+		s.load(t, drop.Definition{Lot: lot, Stock: 100})
+		s.sell(t, lot, 0, 4)
+	}
+	s.drain(t)
+	s.do(t, "DEL", s.key(t, "lot", "g:lost"))
+	due := s.shardKey(t, "g:truffle", "due")
+	sound := s.do(t, "ZRANGE", due, "0", "-1")
+	for _, garbage := range []string{"!", "trufflf\t0000000000001\t\t", "a\xff\tb", "g:truffle", "zz\t9"} {
+		s.do(t, "ZADD", due, "0", garbage)
+	}
+	if report := s.reconcile(t, reconcile.Options{Lots: []drop.LotID{"g:truffle"}, Deep: true, MaxLag: time.Minute}); report.Err() != nil {
+		t.Errorf("a lot is blamed for what is not its own: %v", report.Err())
+	}
+	shard := drop.LotID(fmt.Sprintf("(shard %d)", drop.LotID("g:truffle").Shard(4)))
+	row := rowOf(t, s.reconcile(t, reconcile.Options{Deep: true, MaxLag: time.Minute}), shard)
+	if !row.Finding || len(row.Evidence) != 5 || row.Evidence[0].Check != "stray_due" || !strings.Contains(row.Next, "--repair") {
+		t.Errorf("%+v", row)
+	}
+	if row := rowOf(t, s.repair(t, reconcile.Options{DryRun: true}), shard); len(row.Repairs) != 5 || row.Repairs[0].Result != "planned" {
+		t.Errorf("planned %+v", row)
+	}
+	if report := s.repair(t, reconcile.Options{MaxRepair: 2}); report.Repaired != 2 || report.Left != 3 {
+		t.Errorf("%d repaired, %d left: %v", report.Repaired, report.Left, report.Err())
+	}
+	report := s.repair(t, reconcile.Options{})
+	if row := rowOf(t, report, shard); report.Repaired != 3 || row.Verdict != fault.VerdictOK || row.Repairs[0].Result != "repaired" {
+		t.Errorf("%d repaired: %+v", report.Repaired, row)
+	}
+	if left := s.do(t, "ZRANGE", due, "0", "-1"); left != sound {
+		t.Errorf("left are\n%s\nwant\n%s", left, sound)
+	}
+	if n := s.db.SQL(t, `SELECT count(*) FROM repairs WHERE what = 'stray due entry' AND outcome = 'done' AND lot LIKE '(shard %)'`); strings.TrimSpace(n) != "2" {
+		t.Errorf("%s repairs in the account", n)
+	}
+}
+
 func TestNoMoreIsRepairedThanAllowed(t *testing.T) {
 	testkit.Long(t)
 	s := newShop(t)

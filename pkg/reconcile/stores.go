@@ -24,6 +24,10 @@ type Stock interface {
 	Users(ctx context.Context, lot drop.LotID, fn func(page []drop.UserCount) error) error
 	// DueEntries calls fn with every due entry of a lot, in pages.
 	DueEntries(ctx context.Context, lot drop.LotID, fn func(page []drop.DueEntry) error) error
+	// StrayDues calls fn with every due entry of a shard that is of none of the known lots.
+	StrayDues(ctx context.Context, shard int, known func(drop.LotID) bool, fn func(entry string)) error
+	// DropDues takes due entries away that belong to no lot, if the shard's door is open, and says of each how it went.
+	DropDues(ctx context.Context, shard int, entries []string) ([]drop.FixOutcome, error)
 	// NextLook returns, of one moment, when the sweep will look at a lot and when its first due entry is; zero for none.
 	NextLook(ctx context.Context, lot drop.LotID) (filed, first time.Time, err error)
 	// StrayBatches lists the batches of a lot, but for those filed in a due entry, to which no record refers.

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -259,6 +260,66 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 		}
 		from = "(" + members[len(members)-1]
 	}
+}
+
+// StrayDues hands every due entry of a shard to fn that is of none of the known lots. What is of a known lot is passed over
+// at once, however much there is of it.
+func (s *Stock) StrayDues(ctx context.Context, shard int, known func(drop.LotID) bool, fn func(entry string)) error {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return err
+	}
+	for from := "-"; ; {
+		page := int64(scanPage)
+		if from == "-" || strings.HasSuffix(from, "\n") {
+			page = 1 // mostly of a known lot
+		}
+		members, err := node.ZRangeArgs(ctx, redis.ZRangeArgs{Key: k.due, Start: from, Stop: "+", ByLex: true, Count: page}).Result()
+		if err != nil {
+			return s.commandFault(k.due, err)
+		}
+		if len(members) == 0 {
+			return nil
+		}
+		for _, member := range members {
+			lot, _, ok := strings.Cut(member, "\t")
+			if ok && known(drop.LotID(lot)) {
+				from = "(" + lot + "\n"
+				break
+			}
+			fn(member)
+			from = "(" + member
+		}
+	}
+}
+
+// DropDues takes due entries away that belong to no lot, and says of each how it went. No script keeps others away
+// meanwhile: what nobody looks at may go at any time.
+func (s *Stock) DropDues(ctx context.Context, shard int, entries []string) ([]drop.FixOutcome, error) {
+	st, err := s.ShardState(ctx, shard)
+	switch {
+	case err != nil:
+		return nil, err
+	case st.Frozen != "" || st.Closed():
+		return nil, reply{status: string(fault.LotFrozen), detail: cmp.Or(st.Frozen, string(fault.FreezeClosedDoor))}.fault("shard " + strconv.Itoa(shard))
+	}
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make([]drop.FixOutcome, 0, len(entries))
+	for _, entry := range entries {
+		gone, err := node.ZRem(ctx, k.due, entry).Result()
+		if err != nil {
+			return outcomes, s.commandFault(k.due, err)
+		}
+		if gone == 0 {
+			outcomes = append(outcomes, drop.FixSame)
+		} else {
+			outcomes = append(outcomes, drop.FixDone)
+		}
+	}
+	return outcomes, nil
 }
 
 // parseDue reads "lot time batch attempts"; a damaged entry has no attempts.
