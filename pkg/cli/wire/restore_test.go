@@ -7,7 +7,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,18 +109,41 @@ func (s shop) scene(t *testing.T, lot drop.LotID) scene {
 	return sc
 }
 
-// expire waits until holds of a second are over and takes them back.
+// expire ends the holds of a second and takes them back.
 func (s shop) expire(t *testing.T, lot drop.LotID, want int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); want > 0; {
+	s.endShortHolds(t, lot)
+	expired := 0
+	for more := true; more; {
 		out, err := s.stock.Sweep(t.Context(), lot.Shard(s.stock.Shards()), 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want -= out.Expired; time.Now().After(deadline) {
-			t.Fatalf("%d holds do not end", want)
-		}
-		time.Sleep(10 * time.Millisecond)
+		expired, more = expired+out.Expired, out.More
+	}
+	if expired != want {
+		t.Fatalf("%d holds ended, not %d", expired, want)
+	}
+}
+
+// endShortHolds moves the deadlines of a lot's holds of a second into the past, where time would bring them.
+func (s shop) endShortHolds(t *testing.T, lot drop.LotID) {
+	t.Helper()
+	const script = `local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local head, deadline, created, tail = string.match(all[i + 1], '^(h\t[^\t]*\t[^\t]*\t%d+\t%d+\t)(%d+)\t(%d+)(.*)$')
+  if head and deadline - created <= 1000 then
+    local over = created - 1
+    redis.call('HSET', KEYS[1], all[i], head .. string.format('%d', over) .. '\t' .. created .. tail)
+    redis.call('ZADD', KEYS[2], '0', string.format('%s\t%013d\t\t%s', ARGV[1], over, all[i]))
+    redis.call('ZADD', KEYS[3], string.format('%d', over), ARGV[1])
+  end
+end
+return 1`
+	key := s.lotKey(t, lot)
+	prefix := strings.TrimSuffix(key, "lot:"+string(lot))
+	if _, err := s.redis.Do(t.Context(), "EVAL", script, "3", key, prefix+"due", prefix+"next", string(lot)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -640,10 +665,10 @@ func (s shop) anyHistory(t *testing.T, rng *rand.Rand, lot drop.LotID, steps int
 		}
 		_, _ = s.stock.Settle(t.Context(), q) // a refusal is part of the history
 		if rng.IntN(40) == 0 {
-			time.Sleep(300 * time.Millisecond) // for short holds to end in the middle of it
+			s.endShortHolds(t, lot) // in the middle of it
 		}
 	}
-	time.Sleep(1100 * time.Millisecond) // until every hold of a second is over
+	s.endShortHolds(t, lot)
 	return sc
 }
 
@@ -711,6 +736,7 @@ func TestALotIsRebuiltWhileItSells(t *testing.T) {
 	s.mustSeed(t, "lot,stock\nhat,100000\n", seed.Options{})
 	ctx, stop := context.WithCancel(t.Context())
 	var crowd sync.WaitGroup
+	var held atomic.Int64
 	var kept [32]map[string]drop.ReservationID
 	for c := range kept {
 		kept[c] = map[string]drop.ReservationID{}
@@ -720,6 +746,7 @@ func TestALotIsRebuiltWhileItSells(t *testing.T) {
 				out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "hat", User: user, Key: "k", Qty: 1})
 				if err == nil {
 					kept[c][user] = out.Reservation.ID
+					held.Add(1)
 					if i%3 == 0 {
 						_, err = s.stock.Settle(t.Context(), drop.SettleRequest{ID: out.Reservation.ID, Action: drop.ActConfirm, Ref: "p"})
 					}
@@ -735,7 +762,8 @@ func TestALotIsRebuiltWhileItSells(t *testing.T) {
 	rebuilder := s.rebuilder()
 	rebuilder.Patience = 10 * time.Second
 	for range 3 {
-		time.Sleep(100 * time.Millisecond)
+		before := held.Load()
+		testkit.Eventually(t, 20*time.Second, func() (bool, string) { return held.Load() > before+50, "the crowd does not buy" })
 		if done, err := rebuilder.RebuildAnyway(t.Context(), "hat", "alice", "why"); err != nil || done.Epoch == 0 {
 			t.Errorf("%+v, %v", done, err)
 		}
