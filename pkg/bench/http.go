@@ -166,7 +166,7 @@ func (r *run) serveDropctl(ctx context.Context, flags ...string) (_ site, stop f
 
 // serveBare runs the bare handler.
 func (r *run) serveBare(ctx context.Context) (site, func(), error) {
-	return r.serve(ctx, nil, "bench", "bare-http")
+	return r.serve(ctx, nil, "bare-http")
 }
 
 // newKey makes an API key for the generator.

@@ -50,7 +50,6 @@ It takes about five minutes and needs a quiet machine: nothing else may want its
 			return report.Err()
 		},
 	}
-	cmd.AddCommand(newBenchBare(a))
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 5, "how often each contender runs")
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure only these parts, separated by commas")
 	cmd.Flags().DurationVar(&o.Soak, "soak", 10*time.Minute, "how long the soak takes")

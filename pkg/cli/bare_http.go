@@ -7,14 +7,14 @@ import (
 	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
-// newBenchBare is what the benchmark runs in a process of its own to compare the HTTP API with; nobody else has a use for it.
-func newBenchBare(*app) *cobra.Command {
+// newBareHTTP is what the benchmark runs in a process of its own to compare the HTTP API with; nobody else has a use for it.
+func newBareHTTP(*app) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
 		Use:     "bare-http",
 		Short:   "Answer like the HTTP API without doing anything",
 		Hidden:  true,
-		Example: `  dropctl bench bare-http --listen 127.0.0.1:8080`,
+		Example: `  dropctl bare-http --listen 127.0.0.1:8080`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ln, err := telemetry.Listen(cmd.Context(), listen)
 			if err != nil {
