@@ -3,15 +3,17 @@
 --
 -- KEYS  gated, see common.lua
 -- ARGV  4 outbox ceiling in bytes, 5 how many due attempts may be looked at in all, 6 the requests, packed with
---       MessagePack because thousands of small arguments cost more. For each lot its id, the number n of its requests,
---       the quantity and hold (ms, 0: the lot's own) that all of them ask for, or -1 and -1 where they differ, and a
---       batch, or '' for none; then columns of n values: attempt, "@user", record, "qty 0 attempt" (the counters of a
+--       MessagePack because thousands of small arguments cost more. First the number m of lots with one request; unless
+--       it is 0, the quantity and hold (ms, 0: the lot's own) that all of these ask for, and for each its lot's id, attempt,
+--       "@user", "h user asked qty ", the constant part of its record, and "\tkey\tactor\t0\n", the tail of its event.
+--       Then for each other lot its id, the number n of its requests, the quantity and hold that all of them ask for, or -1 and
+--       -1 where they differ, and a batch, or '' for none; then columns of n values: attempt, "@user", record, "qty 0 attempt" (the counters of a
 --       user who had none), where record is
 --         of a batch: "b user asked qty index batch"; then one text with a line "attempt user key actor" for each
---         of no batch: "h user asked qty ", its constant part; then a column "\tkey\tactor\t0\n" (the event's tail) and,
---           where they differ, quantity, hold, and 1 to replace the user's live hold or 0
+--         of no batch: "h user asked qty "; then a column of tails and, where they differ, quantity, hold, and 1 to replace the user's live hold or 0
 --       Attempts and users are distinct within a lot; a batch is a name its lot has never had.
--- Reply ok, detail, now, then for each lot a head and lines:
+-- Reply ok, detail, now, a head, then for each of the m lots a line, "!! code detail" if the lot takes no calls; then for each
+--       other lot a head and lines:
 --       "!" and "code detail"                                the lot takes no calls
 --       "left deadline created base" and lines "index answer"   a batch; who has no line is held, n as the batch's field says
 --       "left deadline created" or "" and a line a request:
@@ -124,7 +126,7 @@ end
 
 -- tail_of: the end of the event of request i.
 local function tail_of(L, i)
-  if L.batch == '' then return A[L.at + 4 * L.n + i] end
+  if L.batch == '' then return A[L.at + (L.lone and 3 or 4 * L.n) + i] end
   if not L.tails then
     L.tails = {}
     for key, actor in string.gmatch(A[L.at + 4 * L.n], '[^\n\t]*\t[^\n\t]*\t([^\n\t]*)\t([^\n\t]*)\n') do
@@ -258,81 +260,112 @@ local function answer(L)
   return hold_batch(L, odd)
 end
 
--- A lone request is the only one of its lot, of a new user, and nothing speaks against it. With many lots on sale nearly all
--- are, so their lots pass through no table of their own: `lone` has LONE values of each, lonen in all: the number of the lot's
--- key, where its request starts in A, available, held, seq, due, rules; once it is held, the third and the fourth are the
--- lot's and the hold's new fields.
-local LONE = 7
-local lone, lonen = {}, 0
+-- look: a lot about which more must be known goes into lots, or into the reply why it takes no calls.
+local function look(lots, reply, k, m, id, known, n, at, qty, hold, batch, units)
+  local L, code, detail = open_lot(id, k, known[1], known[2])
+  local j = k - FIRST_LOT -- lots before it
+  if L then
+    L.n, L.at, L.qty, L.hold, L.batch, L.known, L.lone = n, at, qty, hold, batch, known, j < m
+    L.slot = j < m and 5 + j or 5 + 2 * j - m
+    if units > L.available then L.wanted = units end
+    lots[#lots + 1] = L
+  elseif j < m then
+    reply[5 + j] = '!!\t' .. code .. '\t' .. (detail or '')
+  else
+    reply[5 + 2 * j - m], reply[6 + 2 * j - m] = '!', code .. '\t' .. (detail or '')
+  end
+end
 
--- is_lone: takes the request at A[at] for lone if it is, given what its lot and its user have. The call's time may still
--- move, by up to 2 s, see open_lot.
-local function is_lone(k, at, known)
-  local live, R, qty, hold = known[1], rules[known[2]], A[at + 2], A[at + 3]
-  if known[3] or known[4] or not live or not R or #live ~= LIVE_SIZE or full or not valid(qty, hold) or type(A[at + 8]) ~= 'string' then return false end
-  local available, held, seq, mark, due = unpacked(LIVE, live)
-  if qty > available or R.limit > 0 and qty > R.limit or hold > R.max_hold or mark > now then return false end
-  if R.status ~= 'open' or now < R.opens or R.closes > 0 and now + 2000 >= R.closes then return false end
-  local i = lonen
-  lone[i + 1], lone[i + 2], lone[i + 3], lone[i + 4], lone[i + 5], lone[i + 6], lone[i + 7] = k, at, available, held, seq, due, R
-  lonen = i + LONE
+-- With many lots on sale nearly all requests are the only ones of their lots, of new users, with nothing that speaks against
+-- them. Such a lot passes through no table of its own: `fresh` has what HSET wants for it, FRESH values, freshn in all.
+local FRESH = 7
+local fresh, freshn = {}, 0
+
+-- terms: what the lone requests of lots with these rules have in common; nil if the rules speak against them, or are not
+-- known yet.
+local function terms(rule_field, qty, hold)
+  local R = rules[rule_field]
+  if not R or closed(R) or hold > R.max_hold or R.limit > 0 and qty > R.limit then return nil end
+  local deadline = now + (hold == 0 and R.hold or hold)
+  local ending = fmt('\t%d\t', deadline) .. now_s
+  return R.naming, deadline, fmt('\t%013d\t\t', deadline), ending, fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
+end
+
+-- look_at_lone: holds the requests of the m lots with one, but for writing them, as far as nothing speaks against them;
+-- a lot about which more must be known goes into lots. Returns where the other lots begin in A, or nil if a value is not
+-- what the contract says.
+local function look_at_lone(lots, reply, m)
+  if m == 0 then return 2 end
+  local qty, hold, at = A[2], A[3], 4
+  if not valid(qty, hold) or not A[3 + 5 * m] or not KEYS[FIRST_LOT + m - 1] then return nil end
+  local counters = fmt('%d\t0\t', qty)
+  local rule_field, naming, deadline, due_middle, ending, head -- of the lot before, whose rules are mostly the same
+  for k = FIRST_LOT, FIRST_LOT + m - 1 do
+    local id, attempt, user, record, tail = unpack(A, at, at + 4)
+    if #attempt ~= ATTEMPT then return nil end
+    local known = call('HMGET', KEYS[k], 'live', 'rule', attempt, user)
+    if known[2] ~= rule_field then
+      rule_field = known[2]
+      naming, deadline, due_middle, ending, head = terms(rule_field, qty, hold)
+      if reply[4] == '' then reply[4] = head or '' end
+    end
+    local live, is_fresh = known[1], false
+    if naming and live and #live == LIVE_SIZE and not known[3] and not known[4] then
+      local available, held, seq, mark, due = unpacked(LIVE, live)
+      if qty <= available and mark <= now then
+        local number = fmt('%d', seq + 1)
+        record = record .. number .. ending
+        emit('@\t' .. id .. naming .. attempt .. '\t' .. record .. tail)
+        dues[duen + 1], dues[duen + 2] = '0', id .. due_middle .. attempt
+        duen = duen + 2
+        if due == 0 or deadline < due then
+          due = deadline
+          look_at(id, due)
+        end
+        local i = freshn
+        fresh[i + 1], fresh[i + 2], fresh[i + 3], fresh[i + 4], fresh[i + 5], fresh[i + 6], fresh[i + 7] =
+          KEYS[k], 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), attempt, record, user, counters .. attempt
+        freshn = i + FRESH
+        reply[k - FIRST_LOT + 5] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
+        is_fresh = true
+      end
+    end
+    if not is_fresh then look(lots, reply, k, m, id, known, 1, at + 1, qty, hold, '', qty) end
+    at = at + 5
+  end
+  return at
+end
+
+-- look_at_others: reads the lots whose values begin at A[at]; returns false if a value is not what the contract says.
+local function look_at_others(lots, reply, m, at)
+  local k = FIRST_LOT + m
+  while A[at] do
+    local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
+    local units, stop = wanted(n, qty, hold, batch, at + 5)
+    if not units or not KEYS[k] then return false end
+    look(lots, reply, k, m, id, read_known(k, n, at + 5), n, at + 5, qty, hold, batch, units)
+    k, at = k + 1, stop
+  end
   return true
 end
 
--- hold_lone: holds all lone requests, but for writing them.
-local function hold_lone(reply)
-  local R, qty, hold, deadline, ending, due_middle, head
-  for i = 1, lonen, LONE do
-    local at, due = lone[i + 1], lone[i + 5]
-    local id, attempt = A[at], A[at + 5]
-    if R ~= lone[i + 6] or qty ~= A[at + 2] or hold ~= A[at + 3] then -- mostly as with the one before
-      R, qty, hold = lone[i + 6], A[at + 2], A[at + 3]
-      deadline = now + (hold == 0 and R.hold or hold)
-      ending = fmt('\t%d\t', deadline) .. now_s
-      due_middle = fmt('\t%013d\t\t', deadline)
-      head = fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
-    end
-    local seq = lone[i + 4] + 1
-    local number = fmt('%d', seq)
-    local record = A[at + 7] .. number .. ending
-    local e, d = evn, duen
-    ev[e + 1], ev[e + 2], ev[e + 3], ev[e + 4], ev[e + 5], ev[e + 6], ev[e + 7] = '@\t', id, R.naming, attempt, '\t', record, A[at + 9]
-    dues[d + 1], dues[d + 2] = '0', id .. due_middle .. attempt
-    evn, duen = e + 7, d + 2
-    if due == 0 or deadline < due then
-      due = deadline
-      look_at(id, due)
-    end
-    lone[i + 2], lone[i + 3] = pack(LIVE, lone[i + 2] - qty, lone[i + 3] + qty, seq, now, due), record
-    local slot = 4 + 2 * (lone[i] - FIRST_LOT)
-    reply[slot], reply[slot + 1] = head, number
-  end
+-- look_at_all: everything the call reads before it writes; returns the lots about which more must be known and the reply
+-- so far, or nil if a value is not what the contract says. A lot whose mark is ahead of the clock moves the time of the
+-- call, and all begins anew.
+local function look_at_all()
+  local m, began, lots, reply = A[1], nil, nil, nil
+  if not (type(m) == 'number' and m >= 0 and m <= 1e4 and m % 1 == 0) then return nil end
+  repeat
+    began, lots, reply = now, {}, { 'ok', '', now_s, '' }
+    evn, duen, firstn, freshn = 0, 0, 0, 0
+    local at = look_at_lone(lots, reply, m)
+    if not at or not look_at_others(lots, reply, m, at) then return nil end
+  until now == began
+  return lots, reply
 end
 
-local function save_lone()
-  for i = 1, lonen, LONE do
-    local at = lone[i + 1]
-    call('HSET', KEYS[lone[i]], 'live', lone[i + 2], A[at + 5], lone[i + 3], A[at + 6], A[at + 8])
-  end
-end
-
--- look: reads a lot about which more must be known; returns where its requests end in A, or nil if they are not what the
--- contract says. The lot goes into lots, or into the reply why it takes no calls.
-local function look(lots, reply, k, at, known)
-  local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
-  local units, stop = wanted(n, qty, hold, batch, at + 5)
-  if not units or not KEYS[k] then return nil end
-  known = known or read_known(k, n, at + 5)
-  local L, code, detail = open_lot(id, k, known[1], known[2])
-  if L then
-    L.n, L.at, L.qty, L.hold, L.batch, L.known = n, at + 5, qty, hold, batch, known
-    if units > L.available then L.wanted = units end
-    lots[#lots + 1] = L
-  else
-    local slot = 4 + 2 * (k - FIRST_LOT)
-    reply[slot], reply[slot + 1] = '!', code .. '\t' .. (detail or '')
-  end
-  return stop
+local function save_fresh()
+  for i = 1, freshn, FRESH do call('HSET', unpack(fresh, i, i + FRESH - 1)) end
 end
 
 local function run()
@@ -340,25 +373,9 @@ local function run()
   if shut then return shut end
   full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure' or nil
   local budget = tonumber(ARGV[5])
-  A, term_at, lonen = { cmsgpack.unpack(ARGV[6]) }, nil, 0
-
-  -- Look at every lot before the first write.
-  local lots, reply, k, at = {}, { 'ok', '' }, FIRST_LOT, 1
-  while A[at] do
-    local known
-    if A[at + 1] == 1 and A[at + 4] == '' and A[at + 2] ~= -1 and A[at + 9] and KEYS[k] then
-      known = call('HMGET', KEYS[k], 'live', 'rule', A[at + 5], A[at + 6])
-    end
-    if known and is_lone(k, at, known) then
-      at = at + 10
-    else
-      local stop = look(lots, reply, k, at, known)
-      if not stop then return { 'invalid', tostring(A[at]) } end
-      at = stop
-    end
-    k = k + 1
-  end
-  hold_lone(reply)
+  A, term_at = { cmsgpack.unpack(ARGV[6]) }, nil
+  local lots, reply = look_at_all()
+  if not lots then return { 'invalid', 'requests' } end
 
   -- Take back what the requests of a lot may need; what was read of it may have changed then.
   for _, L in ipairs(lots) do
@@ -370,10 +387,15 @@ local function run()
     end
   end
   for _, L in ipairs(lots) do
-    local slot = 4 + 2 * (L.k - FIRST_LOT)
-    reply[slot], reply[slot + 1] = answer(L)
+    local slot = L.slot
+    if L.lone then
+      local _
+      _, reply[slot] = one_by_one(L)
+    else
+      reply[slot], reply[slot + 1] = answer(L)
+    end
   end
-  save(lots, save_lone)
+  save(lots, save_fresh)
   reply[3] = now_s
   return reply
 end

@@ -203,9 +203,11 @@ type rivalry struct {
 
 // group is the requests of one kind, by lot in order of arrival.
 type group struct {
+	kind  kind
 	lots  []drop.LotID
 	byLot map[drop.LotID][]*request
 	n     int
+	lone  int // how many of the lots, from the first on, go as lots with one request (reserve)
 }
 
 func (g *group) add(r *request) {
@@ -222,7 +224,22 @@ func (g *group) add(r *request) {
 func (g *group) reset() {
 	g.lots = g.lots[:0]
 	clear(g.byLot)
-	g.n = 0
+	g.n, g.lone = 0, 0
+}
+
+// leadLone moves the lots with one request to the front, as far as they all ask for the same.
+func (g *group) leadLone() {
+	var asked *drop.ReserveRequest
+	for i, lot := range g.lots {
+		rs := g.byLot[lot]
+		q := &rs[0].reserve
+		if len(rs) > 1 || q.Replace || asked != nil && (q.Qty != asked.Qty || q.Hold != asked.Hold) {
+			continue
+		}
+		asked = q
+		g.lots[g.lone], g.lots[i] = lot, g.lots[g.lone]
+		g.lone++
+	}
 }
 
 func (b *batch) empty() bool { return b.reserve.n == 0 && b.settle.n == 0 && len(b.calls) == 0 }
@@ -316,6 +333,10 @@ const takeBack = 1024
 
 // invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
 func (g *group) invocation(sh *shard, k kind) *invocation {
+	g.kind = k
+	if k == reserveKind {
+		g.leadLone()
+	}
 	inv := &invocation{keys: sh.keys.gated(g.lots...)}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
@@ -339,7 +360,7 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 // left that it may yet get.
 func (g *group) deliver(sh *shard, a answer) {
 	for i, lot := range g.lots {
-		head, lines := a.reply.text(2*i), a.reply.text(2*i+1)
+		head, lines := g.part(a.reply, i)
 		err := a.err
 		if err == nil {
 			err = a.reply.fault("lot " + string(lot))
@@ -363,6 +384,21 @@ func (g *group) deliver(sh *shard, a answer) {
 			r.done <- result{reply: a.reply, head: head, line: line, err: a.unsafe}
 		}
 	}
+}
+
+// part is what a reply says of the i-th lot: a head and the lines of its requests.
+func (g *group) part(r reply, i int) (head, lines string) {
+	switch {
+	case i >= g.lone && g.kind == settleKind:
+		return r.text(2 * i), r.text(2*i + 1)
+	case i >= g.lone:
+		at := 1 + g.lone + 2*(i-g.lone)
+		return r.text(at), r.text(at + 1)
+	}
+	if why, shut := strings.CutPrefix(r.text(1+i), "!!\t"); shut {
+		return "!", why
+	}
+	return r.text(0), r.text(1 + i)
 }
 
 // linesOf returns the requests' lines one by one. Of a batch (its head ends in the base) only those that were not held

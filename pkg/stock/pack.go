@@ -52,11 +52,27 @@ func (p *packer) number(n int64) {
 }
 
 // packReserves writes a group's requests as reserve.lua reads them. Quantity and hold are mostly the same for all of a
-// lot: then they are said once, and from leastBatch on the requests are a batch.
+// lot: then they are said once, and from leastBatch on the requests are a batch. The lots with one request come first,
+// those that ask for something else than the first of them apart.
 func (s *Stock) packReserves(g *group) string {
 	p := &packer{}
 	p.Grow(256*g.n + 64*len(g.lots))
-	for _, lot := range g.lots {
+	p.number(int64(g.lone))
+	if g.lone > 0 {
+		first := &g.byLot[g.lots[0]][0].reserve
+		p.number(first.Qty)
+		p.number(first.Hold.Milliseconds())
+		asked := askedOf(*first)
+		for _, lot := range g.lots[:g.lone] {
+			r := g.byLot[lot][0]
+			p.text(string(lot))
+			p.text(r.attempt)
+			p.text(userField, r.reserve.User)
+			p.text("h\t", r.reserve.User, asked)
+			p.text("\t", r.reserve.Key, "\t", r.reserve.Actor, "\t0\n")
+		}
+	}
+	for _, lot := range g.lots[g.lone:] {
 		rs := g.byLot[lot]
 		qty, hold := rs[0].reserve.Qty, rs[0].reserve.Hold.Milliseconds()
 		for _, r := range rs {

@@ -150,6 +150,12 @@ func reserveArgs(lot drop.LotID, user, qty string) []string {
 	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", qty + "\t0\t" + drop.AttemptOf(lot, user, "new"), "\tnew\tshop\t0\n", qty, "0", "0"}
 }
 
+// loneArgs are a request among those that are the only ones of their lots.
+func loneArgs(lot drop.LotID, user, qty string) []string {
+	args := reserveArgs(lot, user, qty)
+	return []string{qty, "0", string(lot), args[5], args[6], args[7], args[9]}
+}
+
 // replaceArgs are the same request, for the place of the user's live hold.
 func replaceArgs(lot drop.LotID, user, qty string) []string {
 	args := reserveArgs(lot, user, qty)
@@ -209,17 +215,22 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 	settleTwo := append(settleArgs("ann", "c", "0", "pay", "reclaim"), settleArgs("bob", "c", "0", "pay", "")[4:]...)
 	settleTwo[3] = "2"
 	one, both := []drop.LotID{sceneLot}, []drop.LotID{sceneLot, otherLot}
-	reserves := func(args ...string) []string { return append([]string{"1000000", "100"}, args...) }
+	reserves := func(args ...string) []string { return append([]string{"1000000", "100", "0"}, args...) }
+	lone := func(args ...string) []string { return append([]string{"1000000", "100", "1"}, args...) }
 	calls := []scriptCall{
-		{"reserve", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 3, 4, 5, 12, 13}},
-		{"reserve all alike", "reserve", one, reserves(alikeArgs(sceneLot, "gus", "1")...), []int{3, 4, 5}},
-		{"reserve a batch", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus")...), []int{3, 5}},
-		{"reserve a batch beyond the stock", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus", "ann", "hal", "ida")...), []int{3, 5}},
-		{"reserve with take-back", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 3, 4, 5, 12, 13}},
+		{"reserve", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 4, 5, 6, 13, 14}},
+		{"reserve alone", "reserve", one, lone(loneArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 3, 4}},
+		{"reserve alone with take-back", "reserve", one, lone(loneArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 3, 4}},
+		{"reserve alone of a due user", "reserve", one, lone(loneArgs(sceneLot, "ann", "1")...), nil},
+		{"reserve alone, and in another lot", "reserve", both, lone(append(loneArgs(sceneLot, "gus", "1"), reserveArgs(otherLot, "gus", "2")...)...), nil},
+		{"reserve all alike", "reserve", one, reserves(alikeArgs(sceneLot, "gus", "1")...), []int{4, 5, 6}},
+		{"reserve a batch", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus")...), []int{4, 6}},
+		{"reserve a batch beyond the stock", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus", "ann", "hal", "ida")...), []int{4, 6}},
+		{"reserve with take-back", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 4, 5, 6, 13, 14}},
 		{"reserve of a due user", "reserve", one, reserves(reserveArgs(sceneLot, "ann", "1")...), nil},
-		{"reserve in place of a hold", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "2")...), []int{0, 1, 3, 4, 5, 12, 13, 14}},
-		{"reserve in place of a due hold", "reserve", one, reserves(replaceArgs(sceneLot, "ann", "2")...), []int{0, 1, 14}},
-		{"reserve in place of a hold, beyond the stock", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "5")...), []int{0, 1, 14}},
+		{"reserve in place of a hold", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "2")...), []int{0, 1, 2, 4, 5, 6, 13, 14, 15}},
+		{"reserve in place of a due hold", "reserve", one, reserves(replaceArgs(sceneLot, "ann", "2")...), []int{0, 1, 15}},
+		{"reserve in place of a hold, beyond the stock", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "5")...), []int{0, 1, 15}},
 		{"reserve in two lots", "reserve", both, reserves(append(reserveArgs(sceneLot, "gus", "2"), reserveArgs(otherLot, "gus", "2")...)...), nil},
 		{"confirm", "settle", one, settleArgs("bob", "c", "0", "pay", ""), []int{0, 1, 3, 5, 7}},
 		{"confirm a due hold", "settle", one, settleArgs("ann", "c", "0", "pay", "refuse"), nil},
@@ -340,9 +351,11 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 				for _, number := range hostileNumbers {
 					args := slices.Clone(call.args)
 					args[at] = number
-					if call.script == "reserve" && (at == 12 || at == 4 && number != "-1") {
-						args[9] = "h\t" + args[8][1:] + "\t" + number + "/0\t" + number + "\t"
-						args[10] = number + "\t0\t" + args[7]
+					if lone := args[2] != "0"; call.script == "reserve" && !lone && (at == 13 || at == 5 && number != "-1") {
+						args[10] = "h\t" + args[9][1:] + "\t" + number + "/0\t" + number + "\t"
+						args[11] = number + "\t0\t" + args[8]
+					} else if call.script == "reserve" && lone && at == 3 {
+						args[8] = "h\t" + args[7][1:] + "\t" + number + "/0\t" + number + "\t"
 					}
 					sc.wantWhole(t, fmt.Sprintf("%s, argument %d is %q", call.name, at, number), call, append(sc.door[:], args...))
 				}
@@ -360,7 +373,7 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 	sc := newScene(t, true)
 	base := sc.calls(t)[0]
-	for at, bad := range map[int][]string{7: {"", "short", strings.Repeat("a", 27)}, 12: append([]string{"1000000001"}, hostileNumbers...), 13: {"-1", "nan", "inf", "abc", "1e12"}} {
+	for at, bad := range map[int][]string{8: {"", "short", strings.Repeat("a", 27)}, 13: append([]string{"1000000001"}, hostileNumbers...), 14: {"-1", "nan", "inf", "abc", "1e12"}} {
 		for _, text := range bad {
 			sc.reset(t)
 			args := slices.Clone(base.args)
@@ -505,7 +518,7 @@ func TestAFunctionUnknownInMidPipelineIsRunOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := []*invocation{
-			inv("reserve", "1000000", "100", packed(reserveArgs(lot, fmt.Sprintf("user-%d", unknown), "1"))),
+			inv("reserve", "1000000", "100", packed(append([]string{"0"}, reserveArgs(lot, fmt.Sprintf("user-%d", unknown), "1")...))),
 			inv("settle", confirm...),
 			inv("snapshot", "10"),
 		}
