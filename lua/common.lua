@@ -40,7 +40,8 @@ local ATTEMPT = 26
 local FIRST_LOT = 6 -- in KEYS
 
 local KEYS, ARGV
-local call, pack, unpacked, fmt, match, sub, concat -- Redis' and Lua's; a library has them only while one of its functions runs
+local call, pack, unpacked, fmt, match, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
+-- one of its functions runs
 
 -- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
 -- time for all its events, and final once every lot has been read.
@@ -57,8 +58,10 @@ local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants
 -- begin: makes ready for a call. Whatever the last one left, also one that ended in an error, is gone.
 local function begin(keys, argv)
   KEYS, ARGV = keys, argv
-  call, pack, unpacked = redis.call, struct.pack, struct.unpack
-  fmt, match, sub, concat = string.format, string.match, string.sub, table.concat
+  if not call then
+    call, pack, unpacked, unpack, tonumber, type = redis.call, struct.pack, struct.unpack, _G.unpack, _G.tonumber, _G.type
+    fmt, match, sub, concat = string.format, string.match, string.sub, table.concat
+  end
   local clock = call('TIME')
   clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now, now_s = clock_ms, fmt('%d', clock_ms)
@@ -268,13 +271,16 @@ local function file(lots)
   return firstn + #gone > 0
 end
 
+local owner, installation -- of the last call, and mostly of every one
+
 -- save: everything the call has changed. Called once, at the end, with the lots that were read; save_others writes lots that
 -- are in no such table.
 local function save(lots, save_others)
   local moved = file(lots)
   if evn > 0 then
     local body = concat(ev, '', 1, evn)
-    call('XADD', KEYS[2], '*', 'v', '1', 'i', match(ARGV[2], '^[^/]*'), 't', now_s, 'o', fmt('%d', meta_bytes), 'd', body)
+    if ARGV[2] ~= owner then owner, installation = ARGV[2], match(ARGV[2], '^[^/]*') end
+    call('XADD', KEYS[2], '*', 'v', '1', 'i', installation, 't', now_s, 'o', fmt('%d', meta_bytes), 'd', body)
     call('HSET', KEYS[1], 'bytes', fmt('%d', meta_bytes + #body))
   end
   for _, L in ipairs(lots) do
