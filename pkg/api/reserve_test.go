@@ -154,3 +154,31 @@ func TestEveryRefusalSaysWhatTheUserMayStillTake(t *testing.T) {
 	says(http.StatusConflict, "already_confirmed", 3, path+"/confirm", client.ConfirmBody{Ack: "stock", Payment: "b"})
 	says(http.StatusConflict, "already_confirmed", 3, path+"/extend", client.ExtendBody{By: 60})
 }
+
+// A Redis that lost the scripts gets them again in the middle of a sale, and no call is lost or carried out twice.
+func TestScriptsThatVanishAreLoadedAgain(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t, func(o *setup) { o.noWorker = true })
+	s.load(t, drop.Definition{Lot: "truffle", Stock: 1000})
+	const callers, each = 8, 20
+	var crowd sync.WaitGroup
+	for i := range callers {
+		crowd.Go(func() {
+			for j := range each {
+				ans, err := s.try(t.Context(), "POST", "/v1/lots/truffle/reservations", client.ReserveBody{User: strconv.Itoa(i) + "-" + strconv.Itoa(j)}, headers{"Idempotency-Key": "k"})
+				if err != nil || ans.status != http.StatusCreated {
+					t.Errorf("%v, %d %s", err, ans.status, ans.body)
+				}
+				if i == 0 && j%5 == 0 {
+					if _, err := s.redis.Do(t.Context(), "FUNCTION", "FLUSH"); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	crowd.Wait()
+	if st := s.lot(t, "truffle"); st.Held != callers*each {
+		t.Errorf("%d units held, not %d", st.Held, callers*each)
+	}
+}

@@ -166,7 +166,10 @@ func (a *API) settle(r *http.Request, q drop.SettleRequest) (drop.Outcome, error
 
 // viewSettled is a settled reservation as its caller knows its user.
 func (a *API) viewSettled(r *http.Request, out drop.Outcome) client.Reservation {
-	user, _ := callOf(r.Context()).mine(out.Reservation.User)
+	user, mine := callOf(r.Context()).mine(out.Reservation.User)
+	if !mine {
+		user = ""
+	}
 	return viewOutcome(out, user)
 }
 
