@@ -25,7 +25,7 @@ local function run()
   local m = call('HMGET', KEYS[1], 'owner', 'run', 'frozen', 'bytes', 'trimmed', 'opened')
   local lots = #KEYS - FIRST_LOT + 1
 
-  local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', tonumber(m[4] or 0) - tonumber(m[5] or 0)), m[6] or '', tostring(lots) }
+  local reply = { 'ok', '', now_s, m[1] or '', m[2] or '', m[3] or '', ARGV[1], fmt('%d', (tonumber(m[4]) or 0) - (tonumber(m[5]) or 0)), m[6] or '', tostring(lots) }
   for k = FIRST_LOT, #KEYS do
     local f, due = look(k)
     reply[#reply + 1] = tostring(#f)

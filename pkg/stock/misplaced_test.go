@@ -78,3 +78,20 @@ func TestAMisplacedKeyIsNamed(t *testing.T) {
 	reserve(t, s, lot, "bob", "k", 1)
 	wantTotals(t, s, lot, 8, 2, 0)
 }
+
+// TestAShardWhoseCountersAreGarbageIsLookedAt: a look says where the shard stands; only who would write is refused.
+func TestAShardWhoseCountersAreGarbageIsLookedAt(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 10})
+	sh := s.shardOf(lot)
+	if err := rdb.HSet(t.Context(), sh.keys.meta, "bytes", "x", "trimmed", "").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.ShardState(t.Context(), sh.number); err != nil || !st.Exists || st.Closed() {
+		t.Errorf("%+v, %v", st, err)
+	}
+	_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "bob", Key: "k", Qty: 1})
+	if !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("reserving: %v", err)
+	}
+}
