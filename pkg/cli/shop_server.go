@@ -128,7 +128,7 @@ func (s serverShop) Blocked(context.Context, []drop.LotID) map[drop.LotID]error 
 func (s serverShop) Reserve(ctx context.Context, q drop.ReserveRequest) (reservationView, error) {
 	r, err := s.client.Reserve(ctx, string(q.Lot), q.Key, client.ReserveBody{User: q.User, Qty: q.Qty, Hold: q.Hold.Seconds()})
 	if err != nil {
-		return reservationView{}, named(err, "LOT", string(q.Lot))
+		return reservationView{}, named(flagged(err), "LOT", string(q.Lot))
 	}
 	return s.view(r)
 }
@@ -233,7 +233,17 @@ func about(id drop.ReservationID, err error) error {
 	if err == nil {
 		return nil
 	}
-	return named(named(err, "ID", id.String()), "LOT", string(id.Lot))
+	return named(named(flagged(err), "ID", id.String()), "LOT", string(id.Lot))
+}
+
+// flagged names the flag that filled the field at fault, where the API calls it something else.
+func flagged(err error) error {
+	f := fault.As(err)
+	flag := map[string]string{"Idempotency-Key": "key", "hold_seconds": "hold", "by_seconds": "by"}[f.Field]
+	if flag == "" {
+		return err
+	}
+	return f.WithField(flag)
 }
 
 // view is a served reservation as commands print it.

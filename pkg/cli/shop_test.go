@@ -125,6 +125,15 @@ func TestARefusalOfAServerIsTheCommandsOwn(t *testing.T) {
 	}
 }
 
+func TestAFieldOfTheAPIIsNamedAsTheFlagIs(t *testing.T) {
+	for field, want := range map[string]string{"Idempotency-Key": "key", "hold_seconds": "hold", "user": "user"} {
+		env, _ := served(t, map[string]http.HandlerFunc{"POST /v1/lots/hat/reservations": answers(400, `{"code":"invalid","detail":"no","field":"`+field+`"}`)})
+		if v := run(t, env, "reserve", "hat", "--user", "ada", "-o", "json").errorObject(t); v.Field != want || v.Exit != 2 {
+			t.Errorf("%s: %+v", field, v)
+		}
+	}
+}
+
 func TestTheLedgersWordThroughAServer(t *testing.T) {
 	var asked atomic.Int64
 	never := answers(202, aReservation("confirmed", `,"ledger":"pending","ledger_lag_seconds":0.01`))
