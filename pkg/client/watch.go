@@ -107,7 +107,7 @@ func (s *stream) read(body io.Reader, alive func()) error {
 	var id, kind, data string
 	for alive(); lines.Scan(); alive() {
 		s.heard = true
-		field, value, _ := strings.Cut(strings.TrimSuffix(lines.Text(), "\r"), ":")
+		field, value, _ := strings.Cut(lines.Text(), ":")
 		value = strings.TrimPrefix(value, " ")
 		switch field {
 		case "id":
