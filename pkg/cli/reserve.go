@@ -29,6 +29,7 @@ printed. PostgreSQL is not needed. With --dry-run the answer is what Redis would
 nothing is held.`,
 		Example: `  dropctl reserve truffle-99 --user ada
   dropctl reserve truffle-99 --user ada --qty 2 --hold 10m --key order-4711
+  dropctl reserve truffle-99 --user ada --qty 1 --replace
   dropctl reserve truffle-99 --user ada -o name`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,6 +53,7 @@ nothing is held.`,
 	_ = cmd.MarkFlagRequired("user")
 	qty = numberFlag(cmd, "qty", 1, "units to hold (default 1)")
 	cmd.Flags().DurationVar(&q.Hold, "hold", 0, "how long (default: as the lot says)")
+	cmd.Flags().BoolVar(&q.Replace, "replace", false, "give back the user's live hold of the lot, if there is one, and take this one: both or neither")
 	cmd.Flags().StringVar(&q.Key, "key", "", "name of this attempt (default: a random one)")
 	dryRunFlag(cmd, &dryRun)
 	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Stock, config.Durable)
@@ -127,7 +129,11 @@ func planReserve(ctx context.Context, s *stock.Stock, q drop.ReserveRequest) (re
 		v.User, v.Key, v.Replayed, v.DryRun = q.User, q.Key, true, true
 		return v, nil
 	}
-	if err := refusal(lot, user, live, q); err != nil {
+	var back int64 // units of the hold that this one replaces
+	if live.State == drop.Held && q.Replace {
+		back, live = live.Qty, drop.Reservation{}
+	}
+	if err := refusal(lot, user, live, back, q); err != nil {
 		return reservationView{}, err
 	}
 	hold := q.Hold
@@ -138,14 +144,15 @@ func planReserve(ctx context.Context, s *stock.Stock, q drop.ReserveRequest) (re
 		Deadline: lot.Now.Add(hold), Created: lot.Now, LastSeq: lot.Seq + 1}, lot.Now)
 	v.Key, v.DryRun = q.Key, true
 	if lot.Limit > 0 {
-		left := lot.Limit - user.Held - user.Bought - q.Qty
+		left := lot.Limit - user.Held - user.Bought - q.Qty + back
 		v.Remaining = &left
 	}
 	return v, nil
 }
 
-// refusal says which rule stands against a new hold, or nil. The user's live hold is zero if there is none.
-func refusal(lot drop.LotState, user drop.UserCount, live drop.Reservation, q drop.ReserveRequest) error {
+// refusal says which rule stands against a new hold, or nil. The user's live hold is zero if there is none, or if the new
+// one replaces it and its units come back.
+func refusal(lot drop.LotState, user drop.UserCount, live drop.Reservation, back int64, q drop.ReserveRequest) error {
 	switch {
 	case !lot.Sells():
 		return fault.New(fault.LotFrozen, "lot %s is frozen: %s", q.Lot, lot.FreezeReason()).WithHint("what it means: dropctl explain %s", lot.FreezeReason())
@@ -157,11 +164,11 @@ func refusal(lot drop.LotState, user drop.UserCount, live drop.Reservation, q dr
 		return fault.New(fault.SaleNotOpen, "lot %s sells from %s on", q.Lot, lot.Opens.Format(time.RFC3339))
 	case live.State == drop.Held:
 		return fault.New(fault.HoldExists, "the user already holds %d of lot %s", live.Qty, q.Lot).WithHint("confirm or release it first: dropctl reservation show %s", live.ID)
-	case lot.Limit > 0 && q.Qty > lot.Limit-user.Held-user.Bought:
+	case lot.Limit > 0 && q.Qty > lot.Limit-user.Held-user.Bought+back:
 		return fault.New(fault.CustomerLimit, "the user may take %d more of lot %s", max(0, lot.Limit-user.Held-user.Bought), q.Lot)
 	case q.Hold > lot.MaxHold:
 		return fault.New(fault.Invalid, "hold is longer than lot %s allows", q.Lot).WithField("hold").WithHint("ask for at most %s", lot.MaxHold)
-	case q.Qty > lot.Available+lot.Due:
+	case q.Qty > lot.Available+lot.Due+back:
 		return fault.New(fault.SoldOut, "lot %s has %d of %d units left", q.Lot, lot.Available+lot.Due, q.Qty)
 	}
 	return nil

@@ -126,7 +126,7 @@ func (s serverShop) SetStatus(ctx context.Context, q statusRequest) (same bool, 
 func (s serverShop) Blocked(context.Context, []drop.LotID) map[drop.LotID]error { return nil }
 
 func (s serverShop) Reserve(ctx context.Context, q drop.ReserveRequest) (reservationView, error) {
-	r, err := s.client.Reserve(ctx, string(q.Lot), q.Key, client.ReserveBody{User: q.User, Qty: q.Qty, Hold: q.Hold.Seconds()})
+	r, err := s.client.Reserve(ctx, string(q.Lot), q.Key, client.ReserveBody{User: q.User, Qty: q.Qty, Hold: q.Hold.Seconds(), Replace: q.Replace})
 	if err != nil {
 		return reservationView{}, named(flagged(err), "LOT", string(q.Lot))
 	}
