@@ -68,6 +68,7 @@ type Stock struct {
 	server server
 	target string
 	shards []*shard
+	whose  atomic.Pointer[string] // the installation whose data Redis must have; "": whose it turns out to have
 
 	lanes  sync.WaitGroup
 	slots  int          // calls in flight, over all shards of a server
@@ -102,6 +103,7 @@ func Open(o Options) (*Stock, error) {
 		return nil, err
 	}
 	s := &Stock{opt: o, level: lv, server: srv, target: target, slots: slots, batchPrefix: rand.Text()[:8]}
+	s.whose.Store(&o.Installation)
 	for n := range o.Shards {
 		s.shards = append(s.shards, newShard(s, n))
 	}
@@ -146,10 +148,20 @@ func (s *Stock) shardOf(lot drop.LotID) *shard { return s.shards[lot.Shard(s.opt
 
 // owner is what meta must say for a lane whose installation is known.
 func (s *Stock) owner() string {
-	if s.opt.Installation == "" {
+	whose := *s.whose.Load()
+	if whose == "" {
 		return ""
 	}
-	return s.opt.Installation + "/" + strconv.Itoa(s.opt.Shards)
+	return whose + "/" + strconv.Itoa(s.opt.Shards)
+}
+
+// Belong names the installation once it is known, where the options named none. From then on calls to anybody else's data
+// are refused, and lots can be loaded into shards that had none.
+func (s *Stock) Belong(installation string) {
+	s.whose.Store(&installation)
+	for _, sh := range s.shards {
+		sh.moves.Add(1) // lanes that are open ask for the owner that they have found
+	}
 }
 
 func (s *Stock) retentionMS() string {

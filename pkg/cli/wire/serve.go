@@ -111,45 +111,60 @@ func (s *Shop) Ledger() (*ledger.Ledger, error) {
 	return nil, fault.New(fault.Unavailable, "PostgreSQL has not answered yet")
 }
 
-// AwaitLedger tries PostgreSQL until it answers. It is an error if Redis then turns out to hold another installation's
-// data: nothing of it must be sold.
+// AwaitLedger tries PostgreSQL until it answers, whatever is in the way: reserving goes on meanwhile. It is an error if
+// the two stores then turn out not to belong together: nothing of that Redis must be sold.
 func (s *Shop) AwaitLedger(ctx context.Context) error {
 	retry := time.NewTicker(ledgerRetry)
 	defer retry.Stop()
-	for s.ledger.Load() == nil {
+	for told := fault.Unavailable; s.ledger.Load() == nil; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-retry.C:
 		}
-		l, err := OpenLedger(ctx, s.cfg, s.getenv)
-		if fault.Is(err, fault.Unavailable) {
-			continue
-		}
-		if err == nil {
-			err = s.sameShop(ctx, l)
-		}
-		if err != nil {
+		err := s.tryLedger(ctx)
+		if fault.Is(err, fault.Foreign) {
 			return err
 		}
-		s.log.Info("PostgreSQL answers")
-		s.takeUp(l)
+		if code := fault.CodeOf(err); err != nil && code != told && ctx.Err() == nil {
+			told = code
+			s.log.Warn("PostgreSQL cannot be used yet", "error", err)
+		}
 	}
 	return nil
 }
 
-// sameShop refuses a ledger that is not that of the data in Redis; it closes it then.
-func (s *Shop) sameShop(ctx context.Context, l *ledger.Ledger) error {
-	owner, shards, err := s.Stock.SetUp(ctx)
-	here := l.Installation()
-	if err == nil && (owner == "" || owner == here.ID && shards == here.Shards) {
-		return nil
-	}
-	l.Close()
+// tryLedger takes up PostgreSQL if it answers, and is that of the data in Redis.
+func (s *Shop) tryLedger(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	l, err := OpenLedger(ctx, s.cfg, s.getenv)
 	if err != nil {
 		return err
 	}
-	return fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here.ID)
+	if err := s.sameShop(ctx, l.Installation()); err != nil {
+		l.Close()
+		return err
+	}
+	s.log.Info("PostgreSQL answers")
+	s.takeUp(l)
+	return nil
+}
+
+// sameShop refuses a ledger that is not that of the data in Redis. A Redis without data becomes the ledger's.
+func (s *Shop) sameShop(ctx context.Context, here ledger.Installation) error {
+	owner, shards, err := s.Stock.SetUp(ctx)
+	switch {
+	case err != nil:
+		return err
+	case owner != "" && (owner != here.ID || shards != here.Shards):
+		return fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here.ID)
+	case s.Stock.Shards() != here.Shards: // Redis was empty at the start, and nothing could tell
+		return fault.New(fault.Foreign, "the ledger was set up with %d shards, which this server did not know when it began with %d", here.Shards, s.Stock.Shards()).
+			WithHint("start it again")
+	}
+	s.Stock.Belong(here.ID)
+	return nil
 }
 
 // ReservationsByID returns what the ledger has of these reservations.

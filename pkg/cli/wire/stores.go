@@ -61,20 +61,23 @@ func OpenStock(cfg *config.Config, getenv func(string) string, in ledger.Install
 }
 
 // OpenStockAlone prepares Redis without a look at the ledger: for what must work while PostgreSQL is down. The
-// installation is the one that Redis has; the number of shards too, or the settings' if Redis has none yet.
+// installation is the one that Redis has, and stays it; the number of shards too, or the settings' if Redis has none yet.
 func OpenStockAlone(ctx context.Context, cfg *config.Config, getenv func(string) string, as ...func(*stock.Options)) (*stock.Stock, error) {
 	s, err := OpenStock(cfg, getenv, ledger.Installation{Shards: cfg.Shards}, as...)
 	if err != nil {
 		return nil, err
 	}
-	_, shards, err := s.SetUp(ctx)
-	if err != nil {
-		_ = s.Close()
-		return nil, err
-	}
-	if shards == 0 || shards == cfg.Shards {
+	owner, shards, err := s.SetUp(ctx)
+	switch {
+	case err == nil && owner == "": // it has nothing yet
+		return s, nil
+	case err == nil && shards == s.Shards():
+		s.Belong(owner)
 		return s, nil
 	}
 	_ = s.Close()
-	return OpenStock(cfg, getenv, ledger.Installation{Shards: shards}, as...)
+	if err != nil {
+		return nil, err
+	}
+	return OpenStock(cfg, getenv, ledger.Installation{ID: owner, Shards: shards}, as...)
 }
