@@ -240,13 +240,31 @@ func (a *Access) who(token string, given bool, host string) (drop.APIKey, error)
 		}
 		return drop.APIKey{}, fault.New(fault.Unauthorized, "the API key is not known")
 	}
-	switch {
-	case !key.Revoked.IsZero():
-		return drop.APIKey{}, fault.New(fault.Unauthorized, "the API key %s is revoked", id)
-	case !key.Expires.IsZero() && !time.Now().Before(key.Expires):
-		return drop.APIKey{}, fault.New(fault.Unauthorized, "the API key %s has expired", id)
+	if err := ended(key); err != nil {
+		return drop.APIKey{}, err
 	}
 	return key, nil
+}
+
+// ended is an error if a key counts no more.
+func ended(key drop.APIKey) error {
+	switch {
+	case !key.Revoked.IsZero():
+		return fault.New(fault.Unauthorized, "the API key %s is revoked", key.ID)
+	case !key.Expires.IsZero() && !time.Now().Before(key.Expires):
+		return fault.New(fault.Unauthorized, "the API key %s has expired", key.ID)
+	}
+	return nil
+}
+
+// counts reports whether the key that let a call in, or the lack of one, still would: a call may last for hours.
+func (a *Access) counts(key drop.APIKey) bool {
+	ring := a.ring.Load()
+	if key.ID == "" {
+		return ring.free
+	}
+	now := ring.keys[key.ID]
+	return now.Hash.Matches(key.Hash) && ended(now) == nil
 }
 
 // nobody answers callers without a key. Where they are let in, they have every scope, and must have asked for this machine
@@ -260,7 +278,7 @@ func (r *keyring) nobody(host string) (drop.APIKey, error) {
 		return drop.APIKey{}, keysUnknown
 	}
 	return drop.APIKey{}, fault.New(fault.Unauthorized, "an API key is needed").
-		WithHint("send it as Authorization: Bearer KEY; make one: dropctl key create --tenant TENANT --scope reserve,settle")
+		WithHint("send it as Authorization: Bearer KEY (dropctl: --api-key-file FILE, or DROPCTL_API_KEY); make one: dropctl key create --tenant TENANT --scope reserve,settle")
 }
 
 // isThisMachine reports whether the Host of a request names the machine by a name of its own; HTTP/1.0 may name none.

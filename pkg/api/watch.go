@@ -17,6 +17,7 @@ const (
 	lookEvery  = 200 * time.Millisecond // at the lots that somebody watches
 	lookLimit  = 2 * time.Second
 	streamTime = 5 * time.Second // of one write to a stream: whoever does not read that long is dropped
+	keyCheck   = time.Second     // how often a stream looks whether its caller may still watch
 )
 
 var typeEvents = []string{"text/event-stream"}
@@ -46,25 +47,32 @@ func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
 		return a.aboutLot(r.Context(), lot, err)
 	}
 	a.metrics.Streams.Inc()
-	defer a.metrics.Streams.Dec()
+	a.metrics.InFlight.Dec()
+	defer func() { a.metrics.Streams.Dec(); a.metrics.InFlight.Inc() }()
 	s := stream{w: w, control: http.NewResponseController(w), told: r.Header.Get("Last-Event-ID")}
 	if s.open(viewAvailability(state)) != nil {
 		return nil // the caller is gone
 	}
-	a.follow(callOf(r.Context()).gone, &s, news)
+	a.follow(callOf(r.Context()), &s, news)
+	s.close()
 	return nil
 }
 
-// follow passes news on until the caller goes, does not read any more, or the server stops.
-func (a *API) follow(gone <-chan struct{}, s *stream, news chan client.Availability) {
-	beat := time.NewTicker(a.opt.Heartbeat)
+// follow passes news on until the caller goes, does not read any more or may not watch any more, or the server stops.
+func (a *API) follow(c *call, s *stream, news chan client.Availability) {
+	beat, check := time.NewTicker(a.opt.Heartbeat), time.NewTicker(keyCheck)
 	defer beat.Stop()
+	defer check.Stop()
 	for err := error(nil); err == nil; {
 		select {
-		case <-gone:
+		case <-c.gone:
 			return
 		case <-a.closing:
 			return
+		case <-check.C:
+			if !a.access.counts(c.key) {
+				return
+			}
 		case v := <-news:
 			err = s.tell(v)
 		case <-beat.C:
@@ -117,8 +125,14 @@ func (s *stream) write(text string) error {
 	if _, err := s.w.Write([]byte(text)); err != nil {
 		return err
 	}
-	return s.control.Flush()
+	if err := s.control.Flush(); err != nil {
+		return err
+	}
+	return s.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream then, written to or not
 }
+
+// close lets the end of the stream be written, in the time of any other write.
+func (s *stream) close() { _ = s.control.SetWriteDeadline(time.Now().Add(streamTime)) } // if it fails the caller is gone
 
 // eventID names what a caller knows of a lot: the place in its history, and what changes without an event: units whose
 // hold has run out, and whether it sells.
@@ -179,7 +193,7 @@ func (s *streams) part(lot drop.LotID, news chan client.Availability) {
 	}
 }
 
-// look looks again and again, until nobody watches. While Redis does not answer there is no news.
+// look looks again and again, until nobody watches. Of lots whose Redis does not answer there is no news.
 func (s *streams) look() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -189,11 +203,9 @@ func (s *streams) look() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), lookLimit)
-		states, err := s.stock.LotStates(ctx, lots)
+		states, _ := s.stock.LotStates(ctx, lots) // of a server that does not answer it has no lots
 		cancel()
-		if err == nil {
-			s.spread(states)
-		}
+		s.spread(states)
 	}
 }
 

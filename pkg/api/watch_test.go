@@ -3,10 +3,14 @@ package api_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -25,7 +29,7 @@ type watcher struct {
 	hangUp context.CancelFunc
 }
 
-func (s *site) watch(t *testing.T, lot, lastID string) *watcher {
+func (s *site) watch(t *testing.T, lot, lastID string, more ...headers) *watcher {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
@@ -35,6 +39,11 @@ func (s *site) watch(t *testing.T, lot, lastID string) *watcher {
 	}
 	if lastID != "" {
 		req.Header.Set("Last-Event-ID", lastID)
+	}
+	for _, h := range more {
+		for name, value := range h {
+			req.Header.Set(name, value)
+		}
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -188,6 +197,75 @@ func TestStreamsAreBoundedAndEndWithTheServer(t *testing.T) {
 	if _, err := two.body.ReadString('\x00'); err == nil {
 		t.Error("the stream goes on")
 	}
+}
+
+// HTTP/2 ends a stream at its deadline even if nothing is written then.
+func TestAStreamOverHTTP2OutlivesItsSilence(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writeCertificate(t, cert, key, "shop")
+	s := newAPI(t, func(o *setup) {
+		o.noWorker, o.options.Heartbeat, o.server = true, 6*time.Second, api.ServerOptions{CertFile: cert, KeyFile: key}
+	})
+	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the certificate is the test's own
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Get("https://" + strings.TrimPrefix(s.url, "http://") + "/v1/lots/truffle/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.ProtoMajor != 2 {
+		t.Fatalf("spoken is %s", resp.Proto)
+	}
+	w := &watcher{body: bufio.NewReader(resp.Body)}
+	w.event(t)
+	if v, comment := w.next(t); comment == "" {
+		t.Errorf("instead of a heartbeat %+v", v)
+	}
+}
+
+func TestAStreamEndsWithItsKey(t *testing.T) {
+	s := newAPI(t, func(o *setup) { o.noWorker, o.keyed, o.access.Every = true, true, often })
+	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
+	token, id := s.key(t, nil)
+	if err := s.access.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := s.watch(t, "truffle", "", bearer(token))
+	w.event(t)
+	if err := s.pause(t, "truffle"); err != nil {
+		t.Fatal(err)
+	}
+	w.event(t)
+	if n := s.gauge(t, "dropctl_api_in_flight_requests"); n != 0 {
+		t.Errorf("%v requests are being worked on, the stream among them", n)
+	}
+	if _, _, err := s.ledger.RevokeKey(t.Context(), id, "test"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := w.body.ReadString('\x00'); !errors.Is(err, io.EOF) || time.Since(began) > 5*time.Second {
+		t.Errorf("it went on for %v: %v", time.Since(began), err)
+	}
+}
+
+// gauge reads a metric without labels.
+func (s *site) gauge(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := s.metrics.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }
 
 // pipes is a listener whose connections have no buffers: a write waits until somebody reads.
