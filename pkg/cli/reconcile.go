@@ -38,8 +38,8 @@ People get one line and the lots that are not ok; -o wide and -o json have them 
 
 --deep also compares every reservation, every user's counters, every due hold and the sales; where
 no lot is named, it finds due entries that belong to none, told of as (shard N). The exit status is
-6 if there is a finding. For cron: with -q it prints nothing while all is well, and with --if-busy ok
-a run that meets another one ends quietly.
+6 if there is a finding. For cron: with -q it prints nothing while all is well, and with --if-busy
+ok a run that meets another one ends quietly.
 
 --repair puts right what Redis derives from its records: due entries, user counters, batches. It
 looks at every record as --deep does, acts only on lots whose totals and records are the ledger's,
