@@ -79,7 +79,7 @@ func TestCtrlCAtAQuestion(t *testing.T) {
 
 func TestTablesAreAlignedOnATerminal(t *testing.T) {
 	exit, seen := onTerminal(t.Context(), t, "", "explain")
-	if exit != 0 || strings.Contains(seen, "\t") || !strings.Contains(seen, "sold_out              error       4  Sold out") {
+	if exit != 0 || strings.Contains(seen, "\t") || !strings.Contains(seen, "sold_out                error       4  Sold out") {
 		t.Errorf("exit %d\n%s", exit, seen)
 	}
 }
