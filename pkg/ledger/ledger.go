@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,10 +72,21 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	return l, nil
 }
 
-// Close ends all connections. It waits for calls under way and for locks to be given back.
+// closeLimit is how long the end of the connections may take: whoever stops does not wait for a server that hangs.
+const closeLimit = 2 * time.Second
+
+// Close ends all connections. It waits for calls under way, for locks to be given back and for the server's farewell, two
+// seconds in all; whatever hangs longer ends with the process.
 func (l *Ledger) Close() {
-	l.pool.Close()
-	l.locks.Close()
+	var pools sync.WaitGroup
+	closed := make(chan struct{})
+	pools.Go(l.pool.Close)
+	pools.Go(l.locks.Close)
+	go func() { pools.Wait(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(closeLimit):
+	}
 }
 
 // Target names the server and database for people; it holds no secret.

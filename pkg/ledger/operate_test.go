@@ -377,6 +377,30 @@ func TestASilentServerIsUnavailable(t *testing.T) {
 	wantTotals(t, direct, "lot", 10, 0, 0)
 }
 
+// Whoever stops is not held up by a server that hangs, neither by its farewell nor by a call under way.
+func TestASilentServerHoldsUpNoEnd(t *testing.T) {
+	db := migrated(t)
+	proxy := testkit.Proxy(t, db.Server.Addr())
+	l, err := Open(t.Context(), Options{URL: proxy.URL(t, db.Server.URL(lab.App, db.Name))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.HoldReplies()
+	hanging := make(chan error, 1)
+	go func() {
+		_, err := l.KnowsLot(context.WithoutCancel(t.Context()), "lot")
+		hanging <- err
+	}()
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return l.pool.Stat().AcquiredConns() > 0, "nothing is asked" })
+	began := time.Now()
+	l.Close()
+	if took := time.Since(began); took > closeLimit+2*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	proxy.Cut()
+	<-hanging
+}
+
 func TestAWrongPasswordIsToldPlainly(t *testing.T) {
 	_, db := newLedger(t)
 	_, err := Open(t.Context(), Options{URL: db.URL(lab.App), Password: "wrong"})
