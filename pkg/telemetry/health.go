@@ -107,16 +107,29 @@ func Handler(m *Metrics, h *Health) http.Handler {
 // none, fault.Unavailable for one that cannot be had.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, fault.New(fault.Usage, "--listen %q is no address", address).WithField("listen").WithHint("use host:port, such as 127.0.0.1:9464")
+		return nil, noAddress(address)
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fault.New(fault.Unavailable, "%s is in use by another process", address).WithField("listen").WithHint("end that process, or choose another address with --listen")
+		return nil, fault.New(fault.Unavailable, "%s is in use by another process", address).WithField("listen").WithHint("end that process, or choose another address")
+	case noPort(err):
+		return nil, noAddress(address)
 	case err != nil:
-		return nil, fault.Wrap(fault.Unavailable, err, "cannot listen").WithField("listen").WithHint("choose another address with --listen")
+		return nil, fault.Wrap(fault.Unavailable, err, "cannot listen").WithField("listen").WithHint("choose another address")
 	}
 	return l, nil
+}
+
+func noAddress(address string) error {
+	return fault.New(fault.Usage, "%q is no address to listen on", address).WithField("listen").WithHint("use host:port, such as 127.0.0.1:9464")
+}
+
+// noPort reports whether an address has a port that is none: a number beyond 65535, or a word that no service is called.
+func noPort(err error) bool {
+	_, number := errors.AsType[*net.AddrError](err)
+	word, unknown := errors.AsType[*net.DNSError](err)
+	return number || unknown && word.Err == "unknown port"
 }
 
 // Serve answers on the listener until the context ends, then gives requests in hand two seconds more. Slow clients are

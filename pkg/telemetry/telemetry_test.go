@@ -181,8 +181,10 @@ func TestListenSaysWhatIsInTheWay(t *testing.T) {
 	if _, err := Listen(t.Context(), l.Addr().String()); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("taken: %v", err)
 	}
-	if _, err := Listen(t.Context(), "9090"); !fault.Is(err, fault.Usage) {
-		t.Errorf("no address: %v", err)
+	for _, none := range []string{"", "9090", ":99999", ":-1", ":no-such-service", "unix:/run/face"} {
+		if _, err := Listen(t.Context(), none); !fault.Is(err, fault.Usage) {
+			t.Errorf("%q: %v", none, err)
+		}
 	}
 	if _, err := Listen(t.Context(), "256.0.0.1:1"); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("no such host: %v", err)
