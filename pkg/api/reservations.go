@@ -176,8 +176,11 @@ func queryOf(r *http.Request, known ...string) (url.Values, error) {
 	for name, values := range q {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, fault.New(fault.Invalid, "%.60s is not a parameter of this call", quoted(name)).WithField(printable(name)).
-				WithHint("use %s", strings.Join(known, ", "))
+			hint := "leave it out; fields belong into the body"
+			if known != nil {
+				hint = "use " + strings.Join(known, ", ")
+			}
+			return nil, fault.New(fault.Invalid, "%.60s is not a parameter of this call", quoted(name)).WithField(printable(name)).WithHint("%s", hint)
 		case len(values) > 1:
 			return nil, fault.New(fault.Invalid, "%s comes twice", name).WithField(name).WithHint("name every parameter once")
 		}

@@ -59,7 +59,17 @@ func (a *API) answer(rt route, w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
+	if r.URL.RawQuery != "" && strings.HasPrefix(rt.path, "/v1/") && !rt.hasQuery() {
+		// Fields in the wrong place: without them the call would do something else than was meant.
+		if _, err := queryOf(r); err != nil {
+			return err
+		}
+	}
 	return rt.serve(a, w, r)
+}
+
+func (rt route) hasQuery() bool {
+	return slices.ContainsFunc(rt.params, func(p param) bool { return p.in == "query" })
 }
 
 // nowhere says why nothing answers a request: wrong method, which it then names in Allow, or wrong path.

@@ -320,6 +320,10 @@ func TestWhatIsNoCallIsAnsweredCleanly(t *testing.T) {
 	refused(t, http.StatusUnsupportedMediaType, "unsupported_media_type", s.call(t, "POST", path, `{"user":"ada"}`, key, headers{"Content-Encoding": "gzip"}))
 	refused(t, http.StatusRequestEntityTooLarge, "too_large", s.call(t, "POST", path, `{"user":"`+strings.Repeat("a", 70_000)+`"}`, key))
 	refused(t, http.StatusBadRequest, "invalid", s.call(t, "POST", path, `{"user":"ada`, key))
+	for _, c := range []struct{ method, path, body string }{{"POST", path + "?qty=2", `{"user":"ada"}`}, {"PUT", "/v1/lots/truffle?stock=9", "{}"}, {"GET", "/v1/lots/truffle?user=ada", ""},
+		{"GET", "/v1/lots/truffle/events?from=1", ""}, {"GET", "/v1/lots?state=open", ""}, {"GET", "/v1/lots?limit=1&limit=2", ""}, {"GET", "/v1/lots?a;b", ""}} {
+		refused(t, http.StatusBadRequest, "invalid", s.call(t, c.method, c.path, c.body, key))
+	}
 	for _, lot := range []string{"..%2f..", "a%2Fb", "%2e%2e", "tr%C3%BCffel", "a%00b", strings.Repeat("x", 200), "-a", "a:b:c", "%20", "a%0a"} {
 		ans := s.call(t, "POST", "/v1/lots/"+lot+"/reservations", `{"user":"ada"}`, key)
 		if ans.status != http.StatusBadRequest && ans.status != http.StatusNotFound {

@@ -29,9 +29,6 @@ func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := queryOf(r); err != nil {
-		return err
-	}
 	if r.Method == http.MethodHead { // nobody would read a stream
 		_, err := a.opt.Stock.Lot(r.Context(), lot)
 		w.Header()["Content-Type"] = typeEvents
