@@ -16,9 +16,10 @@ import (
 const soldOutFor = 50 * time.Millisecond
 
 // admission lets requests into the engine: no more at once than it answers in time, and of a lot that is sold out only
-// those who may be due another answer than that.
+// those who may be due another answer than that. What an operator does is not counted: pausing a lot must be possible
+// above all when too many ask.
 type admission struct {
-	stock   Stock
+	Stock
 	metrics *telemetry.API
 	limit   int64
 	within  atomic.Int64
@@ -40,7 +41,7 @@ type look struct {
 }
 
 func newAdmission(s Stock, m *telemetry.API, limit int) *admission {
-	return &admission{stock: s, metrics: m, limit: int64(limit)}
+	return &admission{Stock: s, metrics: m, limit: int64(limit)}
 }
 
 // enter takes a place in the engine; overloaded, at once, if there is none. The caller leaves.
@@ -58,15 +59,15 @@ func (a *admission) leave() {
 	a.metrics.Queue.Dec()
 }
 
-// reserve takes a hold. Somebody unknown to a lot that is sold out is told so without the script, which is most of the
+// Reserve takes a hold. Somebody unknown to a lot that is sold out is told so without the script, which is most of the
 // requests of a drop; whoever holds, has bought or asks again gets the script's answer.
-func (a *admission) reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcome, error) {
+func (a *admission) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcome, error) {
 	if err := a.enter(); err != nil {
 		return drop.Outcome{}, err
 	}
 	defer a.leave()
 	if seen := a.newest(q.Lot); seen != nil && seen.refuses(q, time.Now()) {
-		unknown, err := a.stock.Unknown(ctx, q.Lot, q.User, q.Key)
+		unknown, err := a.Stock.Unknown(ctx, q.Lot, q.User, q.Key)
 		if err != nil {
 			return drop.Outcome{}, err
 		}
@@ -75,20 +76,45 @@ func (a *admission) reserve(ctx context.Context, q drop.ReserveRequest) (drop.Ou
 			return drop.Outcome{}, seen.refusal(q)
 		}
 	}
-	out, err := a.stock.Reserve(ctx, q)
+	out, err := a.Stock.Reserve(ctx, q)
 	if fault.Is(err, fault.SoldOut) {
 		a.remember(ctx, q.Lot)
 	}
 	return out, err
 }
 
-// settle carries out what a reservation's holder wants.
-func (a *admission) settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error) {
+// Settle carries out what a reservation's holder wants.
+func (a *admission) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error) {
+	return admitted(a, func() (drop.Outcome, error) { return a.Stock.Settle(ctx, q) })
+}
+
+// Reservation looks a reservation up.
+func (a *admission) Reservation(ctx context.Context, id drop.ReservationID) (drop.Reservation, error) {
+	return admitted(a, func() (drop.Reservation, error) { return a.Stock.Reservation(ctx, id) })
+}
+
+// UsersOf looks users of a lot up.
+func (a *admission) UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]drop.UserCount, error) {
+	return admitted(a, func() (map[string]drop.UserCount, error) { return a.Stock.UsersOf(ctx, lot, users) })
+}
+
+// Lot looks at a lot. No look is kept for others: whoever has just changed something must see it.
+func (a *admission) Lot(ctx context.Context, lot drop.LotID) (drop.LotState, error) {
+	return admitted(a, func() (drop.LotState, error) { return a.Stock.Lot(ctx, lot) })
+}
+
+// LotStates looks at many lots.
+func (a *admission) LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error) {
+	return admitted(a, func() (map[drop.LotID]drop.LotState, error) { return a.Stock.LotStates(ctx, lots) })
+}
+
+// admitted asks the engine within its bounds.
+func admitted[T any](a *admission, ask func() (T, error)) (answer T, err error) {
 	if err := a.enter(); err != nil {
-		return drop.Outcome{}, err
+		return answer, err
 	}
 	defer a.leave()
-	return a.stock.Settle(ctx, q)
+	return ask()
 }
 
 func (a *admission) newest(lot drop.LotID) *look {
@@ -110,7 +136,7 @@ func (a *admission) remember(ctx context.Context, lot drop.LotID) {
 	}
 	defer s.looking.Store(false)
 	until := time.Now().Add(soldOutFor) // counted from before the look
-	state, err := a.stock.Lot(ctx, lot)
+	state, err := a.Stock.Lot(ctx, lot)
 	if err != nil || !state.Sells() || state.Status != drop.Open || state.Now.Before(state.Opens) || !state.Closes.IsZero() && !state.Now.Before(state.Closes) {
 		s.look.Store(nil)
 		return

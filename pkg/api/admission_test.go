@@ -49,7 +49,49 @@ func TestASoldOutLotIsRefusedFromMemoryOnlyWhereNothingElseIsTrue(t *testing.T) 
 	refused(t, http.StatusConflict, "hold_exists", ask("eve", "another", client.ReserveBody{Qty: 1}))
 }
 
-// counted is what a counter of the server shows.
+// TestWhatComesBackIsSoldAtOnce: a lot is taken for sold out for 50 ms, so whoever asks that long after a unit came back
+// gets it.
+func TestWhatComesBackIsSoldAtOnce(t *testing.T) {
+	t.Parallel()
+	const remembered = 50 * time.Millisecond
+	s := newAPI(t, func(o *setup) { o.noWorker = true })
+	s.load(t, drop.Definition{Lot: "hat", Stock: 1})
+	n := 0
+	ask := func(hold float64) answer {
+		n++
+		return s.call(t, "POST", "/v1/lots/hat/reservations", client.ReserveBody{User: fmt.Sprint("user-", n), Hold: hold}, headers{"Idempotency-Key": "k"})
+	}
+	held := into[client.Reservation](t, http.StatusCreated, ask(0))
+	back := func(way string, come func()) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+			before := s.counted(t, "dropctl_api_refused_from_memory_total")
+			refused(t, http.StatusConflict, "sold_out", ask(0))
+			return s.counted(t, "dropctl_api_refused_from_memory_total") > before, "the script is asked every time"
+		})
+		come()
+		time.Sleep(remembered)
+		if ans := ask(1); ans.status != http.StatusCreated {
+			t.Errorf("%s: %d %s", way, ans.status, ans.body)
+		} else {
+			held = into[client.Reservation](t, http.StatusCreated, ans)
+		}
+	}
+	settle := func(call string, body any) {
+		t.Helper()
+		into[client.Reservation](t, http.StatusOK, s.call(t, "POST", "/v1/reservations/"+held.ID+"/"+call, body))
+	}
+	back("released", func() { settle("release", client.ReleaseBody{}) })
+	back("expired", func() { time.Sleep(time.Until(*held.Deadline)) })
+	settle("confirm", client.ConfirmBody{Ack: "stock"})
+	back("refunded", func() { settle("refund", client.RefundBody{}) })
+	settle("confirm", client.ConfirmBody{Ack: "stock"})
+	back("restocked", func() {
+		into[client.Lot](t, http.StatusOK, s.call(t, "POST", "/v1/lots/hat/adjust", client.AdjustBody{By: new(int64(1)), Expect: 1}))
+	})
+}
+
+// counted is what a counter or a gauge of the server shows.
 func (s *site) counted(t testing.TB, name string) float64 {
 	t.Helper()
 	families, err := s.metrics.Gatherer().Gather()
@@ -58,7 +100,8 @@ func (s *site) counted(t testing.TB, name string) float64 {
 	}
 	for _, f := range families {
 		if f.GetName() == name {
-			return f.GetMetric()[0].GetCounter().GetValue()
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 		}
 	}
 	t.Fatalf("there is no metric %s", name)

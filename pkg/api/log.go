@@ -103,6 +103,9 @@ func (a *API) account(r *http.Request, c *call, w *answer, took time.Duration) {
 	}
 	a.metrics.Requests.WithLabelValues(route, outcome).Inc()
 	a.metrics.Seconds.WithLabelValues(route, classOf(c.outcome)).Observe(took.Seconds())
+	if w.status == 0 { // nothing was written: that is net/http's answer
+		w.status = http.StatusOK
+	}
 	level := slog.LevelInfo
 	if w.status >= 500 {
 		level = slog.LevelWarn

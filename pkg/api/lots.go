@@ -42,7 +42,7 @@ func (a *API) listLots(w http.ResponseWriter, r *http.Request) error {
 		lots = lots[:limit]
 		page.Next = string(lots[limit-1])
 	}
-	states, err := a.opt.Stock.LotStates(r.Context(), lots)
+	states, err := a.engine.LotStates(r.Context(), lots)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (a *API) showLot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	state, err := a.opt.Stock.Lot(r.Context(), lot)
+	state, err := a.engine.Lot(r.Context(), lot)
 	if err != nil {
 		return a.aboutLot(r.Context(), lot, err)
 	}
@@ -156,7 +156,7 @@ func (a *API) closeLot(w http.ResponseWriter, r *http.Request) error {
 // setStatus is the change of a lot's status alone, which needs Redis only.
 func (a *API) setStatus(status drop.Status) lotChange {
 	return func(ctx context.Context, lot drop.LotID, actor, reason string) (drop.LotState, bool, error) {
-		return a.opt.Stock.Change(ctx, drop.ChangeRequest{Lot: lot, Status: &status, Actor: actor, Reason: reason})
+		return a.engine.Change(ctx, drop.ChangeRequest{Lot: lot, Status: &status, Actor: actor, Reason: reason})
 	}
 }
 
@@ -203,7 +203,7 @@ func (a *API) adjustLot(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	q := drop.AdjustRequest{Lot: lot, By: body.By, To: body.To, Expect: body.Expect, Actor: c.actor(), Reason: body.Reason}
-	state, same, err := a.opt.Stock.Adjust(r.Context(), q)
+	state, same, err := a.engine.Adjust(r.Context(), q)
 	if err != nil {
 		return a.aboutLot(r.Context(), lot, err)
 	}

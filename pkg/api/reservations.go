@@ -50,14 +50,14 @@ func (a *API) showReservation(w http.ResponseWriter, r *http.Request) error {
 // inStock returns a reservation as Redis has it now, with its user as the stores know it. A hold whose deadline has
 // passed is expired, swept or not.
 func (a *API) inStock(ctx context.Context, id drop.ReservationID) (client.Reservation, error) {
-	lot, err := a.opt.Stock.Lot(ctx, id.Lot)
+	lot, err := a.engine.Lot(ctx, id.Lot)
 	if err != nil {
 		if fault.Is(err, fault.LotNotLoaded) {
 			err = noReservation(id)
 		}
 		return client.Reservation{}, err
 	}
-	r, err := a.opt.Stock.Reservation(ctx, id)
+	r, err := a.engine.Reservation(ctx, id)
 	if err != nil {
 		if fault.Is(err, fault.NotFound) {
 			err = noReservation(id)
@@ -71,7 +71,7 @@ func (a *API) inStock(ctx context.Context, id drop.ReservationID) (client.Reserv
 	v := viewOf(r, r.User, lot.Now)
 	v.Source = "redis"
 	if lot.Limit > 0 && r.User != "" {
-		users, err := a.opt.Stock.UsersOf(ctx, id.Lot, []string{r.User})
+		users, err := a.engine.UsersOf(ctx, id.Lot, []string{r.User})
 		if err != nil {
 			return v, err
 		}

@@ -32,7 +32,7 @@ func (a *API) reserve(w http.ResponseWriter, r *http.Request) error {
 	if err := a.limits.byUser(c, body.User); err != nil {
 		return err
 	}
-	out, err := a.engine.reserve(r.Context(), q)
+	out, err := a.engine.Reserve(r.Context(), q)
 	if err != nil {
 		return a.aboutLot(r.Context(), lot, withTimeLeft(err, out.Now))
 	}

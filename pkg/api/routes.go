@@ -165,7 +165,7 @@ func reservationRoutes() []route {
 			scope: drop.ScopeRead, serve: (*API).showReservation,
 			answers: []answerDoc{{http.StatusOK, "The reservation.", "", exampleReservation(func(r *client.Reservation) {
 				r.Source, r.Recorded = "redis", &client.Recorded{State: "held", Qty: 2, Seq: 17, Changed: exampleTime}
-			}), nil}}, refusals: []fault.Code{fault.NotFound}},
+			}), nil}}, refusals: []fault.Code{fault.NotFound, fault.Overloaded}},
 		{method: http.MethodPost, path: base + "/confirm", id: "confirm", summary: "Turn a hold into a sale",
 			about: "Waits for the ledger, up to two seconds; with `ack: stock` it answers at once. Asked again for the same quantity and payment it succeeds again.",
 			scope: drop.ScopeSettle, serve: (*API).confirm, body: client.ConfirmBody{Payment: "pay-4711"},
@@ -204,9 +204,9 @@ func lotRoutes() []route {
 	return []route{
 		{method: http.MethodGet, path: "/v1/lots", id: "list-lots", summary: "List lots", about: "Lists the lots that Redis has, by id.",
 			scope: drop.ScopeRead, serve: (*API).listLots, params: []param{cursorParam, limitParam},
-			answers: []answerDoc{{http.StatusOK, "One page.", "", client.Page[client.Lot]{Items: []client.Lot{exampleLot}}, nil}}, refusals: []fault.Code{fault.OutcomeUnknown}},
+			answers: []answerDoc{{http.StatusOK, "One page.", "", client.Page[client.Lot]{Items: []client.Lot{exampleLot}}, nil}}, refusals: []fault.Code{fault.Overloaded}},
 		{method: http.MethodGet, path: base, id: "show-lot", summary: "Look at a lot", about: "Answers with the lot as Redis has it at this moment.",
-			scope: drop.ScopeRead, serve: (*API).showLot, answers: []answerDoc{{http.StatusOK, "The lot.", "", exampleLot, nil}}, refusals: trouble},
+			scope: drop.ScopeRead, serve: (*API).showLot, answers: []answerDoc{{http.StatusOK, "The lot.", "", exampleLot, nil}}, refusals: append(trouble, fault.Overloaded)},
 		{method: http.MethodGet, path: base + "/events", id: "watch-lot", summary: "Watch a lot live",
 			about: "Streams server-sent events named `availability`, whose data is an Availability: at first what it is, then each change, those within 0.2 s as one. A comment keeps the stream alive. " +
 				"Begun again with Last-Event-ID it sends nothing that is known. It ends when the server stops.",

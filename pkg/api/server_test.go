@@ -134,28 +134,32 @@ func TestMoreThanTheEngineTakesAreRefusedAtOnce(t *testing.T) {
 	if err := s.redis.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	statuses := make(chan answer, 10*places)
-	for i := range cap(statuses) {
+	kinds := [2]chan answer{make(chan answer, 5*places), make(chan answer, 5*places)} // of holds and of looks
+	for i := range 10 * places {
 		go func() {
-			ans, _ := s.try(context.Background(), "POST", "/v1/lots/hat/reservations", client.ReserveBody{User: fmt.Sprint("u", i)}, headers{"Idempotency-Key": "k"})
-			statuses <- ans
+			method, path, body := "POST", "/v1/lots/hat/reservations", any(client.ReserveBody{User: fmt.Sprint("u", i)})
+			if i%2 == 1 {
+				method, path, body = "GET", "/v1/lots/hat", nil
+			}
+			ans, _ := s.try(context.Background(), method, path, body, headers{"Idempotency-Key": "k"})
+			kinds[i%2] <- ans
 		}()
 	}
-	overloaded := 0
-	for range cap(statuses) {
-		ans := <-statuses
+	var overloaded [2]int
+	for i := range 10 * places {
+		ans := <-kinds[i%2]
 		if ans.status != http.StatusServiceUnavailable || ans.header.Get("Retry-After") == "" {
 			t.Errorf("%d %s", ans.status, ans.body)
 		}
 		if strings.Contains(string(ans.body), `"overloaded"`) {
-			overloaded++
+			overloaded[i%2]++
 		}
 	}
 	if err := s.redis.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	if overloaded == 0 {
-		t.Errorf("nobody was told that the server is overloaded")
+	if overloaded[0] == 0 || overloaded[1] == 0 {
+		t.Errorf("%d holds and %d looks were told that the server is overloaded", overloaded[0], overloaded[1])
 	}
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
 		ans, err := s.try(t.Context(), "POST", "/v1/lots/hat/reservations", client.ReserveBody{User: "later"}, headers{"Idempotency-Key": "k"})

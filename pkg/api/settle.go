@@ -153,7 +153,7 @@ func (a *API) settle(r *http.Request, q drop.SettleRequest) (drop.Outcome, error
 	if err := a.own(r.Context(), c, id); err != nil {
 		return drop.Outcome{}, err
 	}
-	out, err := a.engine.settle(r.Context(), q)
+	out, err := a.engine.Settle(r.Context(), q)
 	switch {
 	case fault.Is(err, fault.NotFound):
 		err = noReservation(id)
@@ -199,7 +199,7 @@ func (a *API) own(ctx context.Context, c *call, id drop.ReservationID) error {
 	if c.key.Tenant == "" {
 		return nil
 	}
-	r, err := a.opt.Stock.Reservation(ctx, id)
+	r, err := a.engine.Reservation(ctx, id)
 	switch {
 	case err == nil && r.User == "":
 		r.User = a.userInLedger(ctx, r.ID)

@@ -30,7 +30,7 @@ func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if r.Method == http.MethodHead { // nobody would read a stream
-		_, err := a.opt.Stock.Lot(r.Context(), lot)
+		_, err := a.engine.Lot(r.Context(), lot)
 		w.Header()["Content-Type"] = typeEvents
 		return a.aboutLot(r.Context(), lot, err)
 	}
@@ -39,7 +39,7 @@ func (a *API) watchLot(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer a.streams.part(lot, news)
-	state, err := a.opt.Stock.Lot(r.Context(), lot)
+	state, err := a.engine.Lot(r.Context(), lot)
 	if err != nil {
 		return a.aboutLot(r.Context(), lot, err)
 	}

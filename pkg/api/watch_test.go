@@ -10,7 +10,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +21,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/api"
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
@@ -167,6 +171,40 @@ func TestAStreamTellsOfHoldsThatRanOut(t *testing.T) {
 	}
 }
 
+// halfSilent is an engine one of whose servers does not answer.
+type halfSilent struct {
+	*stock.Stock
+	silent drop.LotID
+}
+
+func (s halfSilent) LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error) {
+	if at := slices.Index(lots, s.silent); at >= 0 {
+		states, _ := s.Stock.LotStates(ctx, slices.Delete(slices.Clone(lots), at, at+1))
+		return states, fault.New(fault.Unavailable, "its server does not answer")
+	}
+	return s.Stock.LotStates(ctx, lots)
+}
+
+func TestASilentServerKeepsNoNewsOfOthersBack(t *testing.T) {
+	s := newAPI(t, func(o *setup) { o.noWorker = true })
+	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
+	s.load(t, drop.Definition{Lot: "hat", Stock: 3})
+	server := httptest.NewServer(api.New(api.Options{Stock: halfSilent{s.stock, "hat"}, Ledger: s.shop, Lots: s.shop, Access: s.access}).Handler())
+	defer server.Close()
+	s.url = server.URL
+	quiet, w := s.watch(t, "hat", ""), s.watch(t, "truffle", "")
+	quiet.event(t)
+	w.event(t)
+	if err := s.pause(t, "truffle"); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.event(t); v.Status != "paused" {
+		t.Errorf("told %+v", v)
+	}
+	quiet.hangUp()
+	w.hangUp()
+}
+
 func TestStreamsAreBoundedAndEndWithTheServer(t *testing.T) {
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.MaxStreams = true, 2 })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
@@ -240,7 +278,7 @@ func TestAStreamEndsWithItsKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.event(t)
-	if n := s.gauge(t, "dropctl_api_in_flight_requests"); n != 0 {
+	if n := s.counted(t, "dropctl_api_in_flight_requests"); n != 0 {
 		t.Errorf("%v requests are being worked on, the stream among them", n)
 	}
 	if _, _, err := s.ledger.RevokeKey(t.Context(), id, "test"); err != nil {
@@ -250,22 +288,6 @@ func TestAStreamEndsWithItsKey(t *testing.T) {
 	if _, err := w.body.ReadString('\x00'); !errors.Is(err, io.EOF) || time.Since(began) > 5*time.Second {
 		t.Errorf("it went on for %v: %v", time.Since(began), err)
 	}
-}
-
-// gauge reads a metric without labels.
-func (s *site) gauge(t *testing.T, name string) float64 {
-	t.Helper()
-	families, err := s.metrics.Gatherer().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0].GetGauge().GetValue()
-		}
-	}
-	t.Fatalf("there is no metric %s", name)
-	return 0
 }
 
 // pipes is a listener whose connections have no buffers: a write waits until somebody reads.
