@@ -176,6 +176,7 @@ func TestARepairedHoldIsTakenBack(t *testing.T) {
 // Due entries of no lot are told of, and taken away; those of lots stay, also of one that only the ledger has, which a restore
 // brings back.
 func TestDueEntriesOfNoLotAreTakenAway(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	for _, lot := range []drop.LotID{"g:truffle", "g:lost"} {
 		s.load(t, drop.Definition{Lot: lot, Stock: 100})

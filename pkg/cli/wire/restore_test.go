@@ -301,6 +301,7 @@ func (b *broken) Rebuild(ctx context.Context, r recovery.LoadRequest) error {
 // TestARebuildIsFinishedWhereverItWasKilled kills a rebuild before and behind each of its steps, of a lot that is there
 // and of one that is lost. Nothing sells that must not, and the next rebuild finishes.
 func TestARebuildIsFinishedWhereverItWasKilled(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	n := 0
 	for _, at := range []string{"freeze", "record", "issue", "records", "users", "load"} {
