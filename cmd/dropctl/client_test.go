@@ -257,6 +257,7 @@ func TestAListAndTheLedgersWord(t *testing.T) {
 // TestAStreamOutlivesItsServer: whoever watches a lot hears of each change, also of one that is made after the server
 // was started again.
 func TestAStreamOutlivesItsServer(t *testing.T) {
+	testkit.Long(t)
 	s := serve(t)
 	c := s.client(t, s.url)
 	lotOf(t, c, "hat", 10)

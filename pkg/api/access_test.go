@@ -229,6 +229,7 @@ func (s second) becomes(t *testing.T, status int, token string) {
 }
 
 func TestKeysOutliveTheDatabase(t *testing.T) {
+	testkit.Long(t)
 	s := newAPI(t, func(o *setup) { o.noWorker, o.access.Every = true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	old, oldID := s.key(t, nil)
@@ -324,6 +325,7 @@ func TestKeysOutliveTheDatabase(t *testing.T) {
 }
 
 func TestAFileOfKeysIsTakenUpWhenItChanges(t *testing.T) {
+	testkit.Long(t)
 	s := newAPI(t, func(o *setup) { o.noWorker, o.access.Every = true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	token, id := drop.NewToken()
@@ -384,6 +386,7 @@ func TestAFileOfKeysIsTakenUpWhenItChanges(t *testing.T) {
 
 // A key that is revoked while thousands call with it is refused within seconds, and until then answered.
 func TestARevokedKeyIsRefusedWithinSeconds(t *testing.T) {
+	testkit.Long(t)
 	s := newAPI(t, func(o *setup) { o.keyed, o.noWorker = true, true }) // at the pace of a real server
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	token, id := s.key(t, nil)

@@ -63,6 +63,7 @@ func reserving(version, lot, user, key string) string {
 }
 
 func TestOldAndHastyClientsAreAnswered(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 100})
@@ -85,6 +86,7 @@ func TestOldAndHastyClientsAreAnswered(t *testing.T) {
 }
 
 func TestHeaderBombsAreRefused(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	for name, header := range map[string]string{
@@ -104,6 +106,7 @@ func TestHeaderBombsAreRefused(t *testing.T) {
 // TestWhoSendsSlowlyHoldsNobodyUp opens more connections than there are places in the engine, each in the middle of a
 // request.
 func TestWhoSendsSlowlyHoldsNobodyUp(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.Queue = true, 4 })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 100})
@@ -126,6 +129,7 @@ func TestWhoSendsSlowlyHoldsNobodyUp(t *testing.T) {
 
 // TestMoreThanTheEngineTakesAreRefusedAtOnce stops Redis, so that requests stay in the engine.
 func TestMoreThanTheEngineTakesAreRefusedAtOnce(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	const places = 8
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.Queue = true, places })
@@ -170,6 +174,7 @@ func TestMoreThanTheEngineTakesAreRefusedAtOnce(t *testing.T) {
 // TestAServerThatStopsFinishesWhatItBegan stops a server while a confirm waits for a ledger that nobody writes to, a
 // stream is open and a client is idle.
 func TestAServerThatStopsFinishesWhatItBegan(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.LedgerWait = true, time.Second })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 100})
@@ -209,6 +214,7 @@ func TestAServerThatStopsFinishesWhatItBegan(t *testing.T) {
 
 // TestANewCertificateIsTakenUp replaces the certificate of a server that goes on.
 func TestANewCertificateIsTakenUp(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")

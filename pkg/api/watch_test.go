@@ -156,6 +156,7 @@ func (s *site) pause(t *testing.T, lot drop.LotID) error {
 
 // Units come back when a hold runs out, though nothing has happened in the lot.
 func TestAStreamTellsOfHoldsThatRanOut(t *testing.T) {
+	testkit.Long(t)
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "truffle", User: "ada", Key: "k", Qty: 2, Hold: time.Second}); err != nil {
@@ -266,6 +267,7 @@ func TestAStreamOverHTTP2OutlivesItsSilence(t *testing.T) {
 }
 
 func TestAStreamEndsWithItsKey(t *testing.T) {
+	testkit.Long(t)
 	s := newAPI(t, func(o *setup) { o.noWorker, o.keyed, o.access.Every = true, true, often })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	token, id := s.key(t, nil)

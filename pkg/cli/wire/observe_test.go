@@ -204,6 +204,7 @@ func tagOf(t *testing.T, w watched, lot drop.LotID) string {
 
 // TestALookNeverWaitsForASilentStore stops PostgreSQL's side: Redis' gauges go on.
 func TestALookNeverWaitsForASilentStore(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	w := watched{shop: s, metrics: telemetry.New()}
 	away := fault.New(fault.Unavailable, "PostgreSQL has not answered yet")

@@ -299,6 +299,7 @@ func TestSeedHealsACrashBetweenTheStores(t *testing.T) {
 // TestALoadThatComesLateIsNotLoadedTwice lets a seed give up on a load that is still under way, so that it comes
 // through while the next seed is about to load.
 func TestALoadThatComesLateIsNotLoadedTwice(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	late := &lateStock{Stock: wire.SeedStock(s.stock)}
 	o := seed.Options{Actor: "ci", Installation: s.ledger.Installation().ID}
