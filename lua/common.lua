@@ -121,7 +121,7 @@ end
 local function decode(id, k, live, rule_field)
   local available, held, seq, mark, due = unpacked(LIVE, live)
   return { id = id, k = k, available = available, held = held, seq = seq, due = due, rule = rule_of(rule_field), res = false, named = false, due_moved = false,
-    n = 0, at = 0, qty = 0, hold = 0, batch = '', known = false }, mark
+    n = 0, at = 0, qty = 0, hold = 0, batch = '', known = false, lone = false, slot = 0, shut_by = false }, mark
 end
 
 -- open_lot: the lot behind KEYS[k] from its fields, or nil and why. Changes stay in the table until save().

@@ -19,7 +19,7 @@ func TestEveryScriptIsEmbedded(t *testing.T) {
 		if !strings.HasPrefix(lines[0], "#!lua") || !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "-- "+name+": ") }) {
 			t.Errorf("%s starts with %q, or says nothing of itself", name, lines[0])
 		}
-		for _, part := range []string{"-- KEYS", "-- ARGV", "-- Reply"} {
+		for _, part := range []string{"-- KEYS", "-- ARGV", "-- Reply", "\nlocal function run()\n"} {
 			if !strings.Contains(Source(name), part) {
 				t.Errorf("%s has no line %q", name, part)
 			}

@@ -260,19 +260,18 @@ local function answer(L)
   return hold_batch(L, odd)
 end
 
--- look: a lot about which more must be known goes into lots, or into the reply why it takes no calls.
-local function look(lots, reply, k, m, id, known, n, at, qty, hold, batch, units)
-  local L, code, detail = open_lot(id, k, known[1], known[2])
-  local j = k - FIRST_LOT -- lots before it
+-- look: a lot about which more must be known goes into lots, or into the reply why it takes no calls. q is what is asked of
+-- it: where that begins in A, n, qty, hold, batch, units in all; whether it is one of the lots with one request, slot of its answer.
+local function look(lots, reply, k, known, q)
+  local L, code, detail = open_lot(A[q.at - (q.lone and 1 or 5)], k, known[1], known[2])
   if L then
-    L.n, L.at, L.qty, L.hold, L.batch, L.known, L.lone = n, at, qty, hold, batch, known, j < m
-    L.slot = j < m and 5 + j or 5 + 2 * j - m
-    if units > L.available then L.wanted = units end
+    L.n, L.at, L.qty, L.hold, L.batch, L.lone, L.slot, L.known = q.n, q.at, q.qty, q.hold, q.batch, q.lone, q.slot, known
+    if q.units > L.available then L.wanted = q.units end
     lots[#lots + 1] = L
-  elseif j < m then
-    reply[5 + j] = '!!\t' .. code .. '\t' .. (detail or '')
+  elseif q.lone then
+    reply[q.slot] = '!!\t' .. code .. '\t' .. (detail or '')
   else
-    reply[5 + 2 * j - m], reply[6 + 2 * j - m] = '!', code .. '\t' .. (detail or '')
+    reply[q.slot], reply[q.slot + 1] = '!', code .. '\t' .. (detail or '')
   end
 end
 
@@ -330,7 +329,7 @@ local function look_at_lone(lots, reply, m)
         is_fresh = true
       end
     end
-    if not is_fresh then look(lots, reply, k, m, id, known, 1, at + 1, qty, hold, '', qty) end
+    if not is_fresh then look(lots, reply, k, known, { at = at + 1, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = k - FIRST_LOT + 5 }) end
     at = at + 5
   end
   return at
@@ -338,13 +337,13 @@ end
 
 -- look_at_others: reads the lots whose values begin at A[at]; returns false if a value is not what the contract says.
 local function look_at_others(lots, reply, m, at)
-  local k = FIRST_LOT + m
+  local k, slot = FIRST_LOT + m, 5 + m
   while A[at] do
-    local id, n, qty, hold, batch = A[at], A[at + 1], A[at + 2], A[at + 3], A[at + 4]
+    local n, qty, hold, batch = A[at + 1], A[at + 2], A[at + 3], A[at + 4]
     local units, stop = wanted(n, qty, hold, batch, at + 5)
     if not units or not KEYS[k] then return false end
-    look(lots, reply, k, m, id, read_known(k, n, at + 5), n, at + 5, qty, hold, batch, units)
-    k, at = k + 1, stop
+    look(lots, reply, k, read_known(k, n, at + 5), { at = at + 5, n = n, qty = qty, hold = hold, batch = batch, units = units, lone = false, slot = slot })
+    k, at, slot = k + 1, stop, slot + 2
   end
   return true
 end

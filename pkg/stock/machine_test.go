@@ -303,8 +303,8 @@ func (m *machine) crowd(rt *rapid.T) {
 	}
 }
 
-// together makes requests for one lot that travel in one call: the engine's lanes have to wait until all are there.
-func together(rt *rapid.T, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, []error) {
+// together makes requests for lots of one shard that travel in one call: the engine's lanes have to wait until all are there.
+func together(rt rapid.TB, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, []error) {
 	slots := s.shardOf(qs[0].Lot).home.Load().slots
 	for range cap(slots) {
 		slots <- struct{}{}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -436,6 +437,67 @@ func TestLostRepliesAndForgottenScriptsActOnce(t *testing.T) {
 	if kinds[drop.KindHeld] != buyers*each || kinds[drop.KindConfirmed] != int(confirmed) {
 		t.Errorf("events: %v", kinds)
 	}
+}
+
+// TestLotsOfAllKindsShareACall: whatever is asked of how many lots in one call, each request gets its own answer.
+func TestLotsOfAllKindsShareACall(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	for _, d := range []drop.Definition{{Lot: "g:limit-2", Limit: 2}, {Lot: "g:limit-3", Limit: 3}, {Lot: "g:no-limit"}, {Lot: "g:limit-2-too", Limit: 2}, {Lot: "g:long", Limit: 2, Hold: time.Hour},
+		{Lot: "g:paused", Status: drop.Paused}, {Lot: "g:sold", Stock: -1}, {Lot: "g:qty"}, {Lot: "g:two", Limit: 2}, {Lot: "g:batch", Limit: 2}, {Lot: "g:known", Limit: 2}, {Lot: "g:has", Limit: 2}} {
+		if d.Stock++; d.Stock > 0 {
+			d.Stock = 100
+		}
+		newLot(t, s, d)
+	}
+	known, has := reserve(t, s, "g:known", "ann", "k", 1), reserve(t, s, "g:has", "ann", "before", 1)
+	type asked struct {
+		lot  drop.LotID
+		user string
+		qty  int64
+		code fault.Code
+		left int64
+		hold time.Duration
+	}
+	five := 5 * time.Minute
+	all := []asked{{"g:two", "ann", 1, "", 1, five}, {"g:limit-2", "ann", 1, "", 1, five}, {"g:sold", "ann", 1, fault.SoldOut, 0, 0}, {"g:limit-3", "ann", 1, "", 2, five}, {"g:gone", "ann", 1, fault.LotNotLoaded, 0, 0},
+		{"g:no-limit", "ann", 1, "", -1, five}, {"g:paused", "ann", 1, fault.LotPaused, 0, 0}, {"g:limit-2-too", "ann", 1, "", 1, five}, {"g:qty", "ann", 2, "", -1, five}, {"g:long", "ann", 1, "", 1, time.Hour},
+		{"g:two", "bob", 1, "", 1, five}, {"g:known", "ann", 1, "", 1, five}, {"g:has", "ann", 1, fault.HoldExists, 0, 0}}
+	for i := range 6 {
+		all = append(all, asked{"g:batch", fmt.Sprintf("user-%d", i), 1, "", 1, five})
+	}
+	qs := make([]drop.ReserveRequest, len(all))
+	for i, a := range all {
+		qs[i] = drop.ReserveRequest{Lot: a.lot, User: a.user, Key: "k", Qty: a.qty, Actor: "shop"}
+	}
+	for range 2 { // asked again, all are told the same
+		before := readInfo(rdb.Info(t.Context(), "commandstats").Val())["cmdstat_fcall"]
+		outs, errs := together(t, s, qs)
+		if calls := callsIn(readInfo(rdb.Info(t.Context(), "commandstats").Val())["cmdstat_fcall"]) - callsIn(before); calls != 1 {
+			t.Fatalf("%d calls", calls)
+		}
+		for i, a := range all {
+			out, r := outs[i], outs[i].Reservation
+			if fault.CodeOf(errs[i]) != a.code {
+				t.Errorf("%+v: %v", a, errs[i])
+			}
+			if a.code == "" && (r.User != a.user || r.Qty != a.qty || r.ID.Lot != a.lot || out.Remaining != a.left || r.Deadline.Sub(r.Created) != a.hold || r.ID.Attempt != drop.AttemptOf(a.lot, a.user, "k")) {
+				t.Errorf("%+v: %+v", a, out)
+			}
+		}
+		if outs[11].Reservation.ID != known.Reservation.ID || !outs[11].Replayed || !strings.Contains(errs[12].Error(), "already holds") || has.Replayed {
+			t.Errorf("%+v, %v", outs[11], errs[12])
+		}
+	}
+	for lot := range map[drop.LotID]bool{"g:limit-2": true, "g:limit-3": true, "g:no-limit": true, "g:limit-2-too": true, "g:long": true, "g:sold": true, "g:qty": true, "g:two": true, "g:batch": true, "g:known": true} {
+		wantHistory(t, s, rdb, lot)
+	}
+}
+
+// callsIn reads the number of calls from a line of Redis' command statistics.
+func callsIn(stats string) int {
+	number, _, _ := strings.Cut(strings.TrimPrefix(stats, "calls="), ",")
+	n, _ := strconv.Atoi(number)
+	return n
 }
 
 // TestReplacingSwapsOneHoldForAnother: one buyer changes his mind 200 times at once while others come and go. He has one live
