@@ -18,7 +18,8 @@ func newLotOpen(a *app) *cobra.Command {
 		Use:   "open LOT… | --group G | --all",
 		Short: "Let lots sell",
 		Long: `Let lots sell again that were paused or closed. A sales window still counts. Works while
-PostgreSQL is down; asking again changes nothing.
+PostgreSQL is down; asking again changes nothing. --all and --group leave closed lots alone: to
+sell one of them again, name it.
 
 A lot is not opened on a Redis that could lose its stock: one that may evict keys, is a replica,
 cannot write to its disk, is shut or has another installation's data. What cannot be found out

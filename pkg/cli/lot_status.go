@@ -16,9 +16,10 @@ import (
 // statusChange is a change of the status of many lots: what open, pause and close have in common.
 type statusChange struct {
 	status drop.Status
-	lots   []drop.LotID // named one by one, or
+	lots   []drop.LotID // named one by one (picked is false), or
 	group  string       // a whole group, or
 	all    bool
+	picked bool // by group, or all
 	reason string
 	dryRun bool
 
@@ -99,7 +100,7 @@ func (a *app) changeStatus(ctx context.Context, c statusChange) error {
 		return err
 	}
 	defer s.Close()
-	if len(c.lots) == 0 {
+	if c.picked = len(c.lots) == 0; c.picked {
 		if c.lots, err = a.lotsToChange(ctx, s, c.group); err != nil {
 			return err
 		}
@@ -158,6 +159,9 @@ func (a *app) changeOne(ctx context.Context, s shop, c statusChange, lot drop.Lo
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
+	if c.picked && isOver(ctx, s, lot) {
+		return statusChangeView{Lot: lot, Status: drop.Closed, Result: "unchanged", Message: "its sale is over; only a command that names the lot changes that"}
+	}
 	q := statusRequest{lot, c.status, c.reason, c.dryRun}
 	same, err := askTwice(ctx, a.again(), func() (bool, error) { return s.SetStatus(ctx, q) })
 	v := statusChangeView{Lot: lot, Status: c.status, Result: "changed"}
@@ -170,6 +174,13 @@ func (a *app) changeOne(ctx context.Context, s shop, c statusChange, lot drop.Lo
 		v.Result = "planned"
 	}
 	return v
+}
+
+// isOver reports whether a lot is closed. To pause everything and to open it again must not bring back a sale that is over;
+// where it is not known, nothing is held up by that.
+func isOver(ctx context.Context, s shop, lot drop.LotID) bool {
+	v, err := s.Lot(ctx, lot)
+	return err == nil && v.Status == drop.Closed
 }
 
 func notChanged(lot drop.LotID, err error) statusChangeView {
