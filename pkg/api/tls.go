@@ -24,8 +24,24 @@ type certificate struct {
 // lookAgain is how often a handshake looks whether the files have changed.
 const lookAgain = time.Second
 
-// loadCertificate reads the files once, so that a mistake is told before anything is served.
+// CheckCertificate reads a certificate and its key as Serve will, so that a mistake is told before anything is opened. Two
+// empty names stand for plain HTTP. Its errors have code invalid_config.
+func CheckCertificate(certFile, keyFile string) error {
+	if certFile == "" && keyFile == "" {
+		return nil
+	}
+	_, err := loadCertificate(certFile, keyFile, nil)
+	return err
+}
+
+// loadCertificate reads the files once.
 func loadCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
+	for _, lack := range []struct{ file, setting, other string }{{certFile, "tls-cert-file", "tls-key-file"}, {keyFile, "tls-key-file", "tls-cert-file"}} {
+		if lack.file == "" {
+			return nil, fault.New(fault.InvalidConfig, "--%s is given without --%s", lack.other, lack.setting).WithField(lack.setting).
+				WithHint("HTTPS needs both: a PEM certificate and its private key")
+		}
+	}
 	c := &certificate{certFile: certFile, keyFile: keyFile, log: log}
 	if err := c.load(); err != nil {
 		return nil, fault.Wrap(fault.InvalidConfig, err, "the certificate cannot be used").WithField("tls-cert-file").

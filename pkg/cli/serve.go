@@ -29,7 +29,8 @@ func newServe(a *app) *cobra.Command {
 /metrics and /openapi.json. Requests are logged on stderr.
 
 Callers need a key (dropctl key create). As long as there is none, the server answers this machine
-only, and anybody on it may do everything.
+only, and anybody on it may do everything. Prometheus is a caller too: /metrics wants the scope
+read.
 
 Reserving and settling need Redis alone: the server starts and goes on while PostgreSQL is down. A
 confirm waits for the ledger's word, at most --ledger-wait. Somewhere a worker has to run: dropctl
@@ -74,6 +75,9 @@ type server struct {
 
 // serve listens as the settings say, and serves.
 func (a *app) serve(ctx context.Context, s server, profiles string) (err error) {
+	if err = api.CheckCertificate(a.cfg.TLSCertFile, a.cfg.TLSKeyFile); err != nil {
+		return err
+	}
 	if s.listener, err = telemetry.Listen(ctx, a.cfg.Listen); err != nil {
 		return err
 	}

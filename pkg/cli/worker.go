@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 
 	"github.com/spf13/cobra"
@@ -64,7 +65,13 @@ anybody who can reach that address.`,
 func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) error {
 	m := telemetry.New()
 	var as []func(*stock.Options)
+	var face net.Listener
 	if listen != "" {
+		var err error
+		if face, err = telemetry.Listen(ctx, listen); err != nil { // before any store is asked
+			return err
+		}
+		defer func() { _ = face.Close() }()
 		as = append(as, wire.Service(m))
 	}
 	l, s, err := a.openStores(ctx, as...)
@@ -77,12 +84,8 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 	o.Metrics = m.Worker
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
 	w := a.workerOn(s, l, o)
-	if listen != "" {
-		end, err := a.showWorker(ctx, listen, m, w, o.Only, a.observer(s, wire.Opened(l), m, o.Log))
-		if err != nil {
-			return err
-		}
-		defer end()
+	if face != nil {
+		defer a.showWorker(ctx, face, m, w, o.Only, a.observer(s, wire.Opened(l), m, o.Log))()
 	}
 	sum, err := w.Run(ctx)
 	if !o.UntilIdle {
@@ -108,11 +111,7 @@ func (a *app) observer(s *stock.Stock, l func() (*ledger.Ledger, error), m *tele
 
 // showWorker answers for the metrics and the health of a worker until the returned function is called, which ends it:
 // also while the worker stops, so that its last moments can be seen.
-func (a *app) showWorker(ctx context.Context, address string, m *telemetry.Metrics, w *worker.Worker, parts []worker.Part, o *wire.Observer) (end func(), err error) {
-	ln, err := telemetry.Listen(ctx, address)
-	if err != nil {
-		return nil, err
-	}
+func (a *app) showWorker(ctx context.Context, ln net.Listener, m *telemetry.Metrics, w *worker.Worker, parts []worker.Part, o *wire.Observer) (end func()) {
 	var h telemetry.Health
 	h.Need("redis", o.Redis)
 	h.Need("postgres", o.Postgres)
@@ -128,5 +127,5 @@ func (a *app) showWorker(ctx context.Context, address string, m *telemetry.Metri
 			a.logger(true).Error("the metrics are shown no more", "error", err)
 		}
 	})
-	return func() { stop(); both.Wait() }, nil
+	return func() { stop(); both.Wait() }
 }
