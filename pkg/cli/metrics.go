@@ -10,7 +10,8 @@ import (
 func newMetrics(a *app) *cobra.Command {
 	cmd := newGroup("metrics", "Describe what dropctl shows to Prometheus", newMetricsList(a), newMetricsRules(a), newMetricsDashboard(a))
 	cmd.Long = "Describe the metrics that dropctl shows to Prometheus, with alert rules and a dashboard for them.\n" +
-		"serve shows them at /metrics, a worker at --listen."
+		"serve shows them at /metrics: once there are keys, to one with the scope read. A worker shows them\n" +
+		"at --listen, to anybody."
 	cmd.Example = `  dropctl metrics list
   dropctl metrics rules > /etc/prometheus/rules/dropctl.yaml
   dropctl metrics dashboard > dropctl.json`

@@ -139,7 +139,10 @@ func (c *Client) broken(ctx context.Context, sent bool, err error) *failure {
 	}
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	fail := fault.Wrap(fault.Unavailable, err, "no answer from %s", c.URL())
-	if !sent {
+	switch {
+	case untrusted:
+		fail = fail.WithHint("call the server by a name that its certificate holds; if it is one of your own making, let this machine trust it (SSL_CERT_FILE=shop.crt, except on macOS and Windows)")
+	case !sent:
 		fail = fail.WithHint("see that the server runs and that its URL is right")
 	}
 	return &failure{err: fail, lost: sent, again: !untrusted}
@@ -179,7 +182,7 @@ func (c *Client) foreign(resp *http.Response, why string) *failure {
 		text += ": " + why
 	}
 	err := fault.New(fault.Unavailable, "%s", text).With("status", resp.StatusCode).
-		WithHint("check the URL of the server, and what stands between it and you")
+		WithHint("check the URL of the server (http or https?), and what stands between it and you")
 	return &failure{err: err, again: passing(resp.StatusCode), after: retryAfter(resp.Header),
 		lost: resp.StatusCode < 300 || resp.StatusCode >= 500} // it may have come from behind the one who did it
 }

@@ -93,6 +93,8 @@ func parseBase(text string) (*url.URL, error) {
 		return nil, bad
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
 		return nil, bad
+	case strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1"): // each call begins so by itself
+		return nil, bad.WithHint("leave /v1 out of it")
 	}
 	return u, nil
 }

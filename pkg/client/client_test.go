@@ -369,7 +369,11 @@ func TestAnUntrustedCertificateIsNotTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustBe(t, reserve(c), fault.Unavailable)
+	err = reserve(c)
+	mustBe(t, err, fault.Unavailable)
+	if !strings.Contains(fault.HintOf(err), "certificate") {
+		t.Errorf("the hint is %q", fault.HintOf(err))
+	}
 	trusting, err := New(Options{URL: s.URL, HTTPClient: s.Client()})
 	if err != nil {
 		t.Fatal(err)
@@ -472,7 +476,7 @@ func TestTheKeyGoesToNoOtherServer(t *testing.T) {
 }
 
 func TestOptionsThatCannotBe(t *testing.T) {
-	for _, url := range []string{"", "nowhere", "127.0.0.1:8080", "ftp://host", "http://", "http://:80", "http://u:do-not-show-me@host", "http://host?key=do-not-show-me", "http://host#x", "http://ho st/do-not-show-me"} {
+	for _, url := range []string{"", "nowhere", "127.0.0.1:8080", "ftp://host", "http://", "http://:80", "http://u:do-not-show-me@host", "http://host?key=do-not-show-me", "http://host#x", "https://host/v1", "https://host/shop/v1/", "http://ho st/do-not-show-me"} {
 		_, err := New(Options{URL: url})
 		mustBe(t, err, fault.Usage)
 		if url != "" && strings.Contains(err.Error(), url) {

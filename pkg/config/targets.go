@@ -28,7 +28,7 @@ type APITarget struct {
 // Redis returns the Redis to use, references followed. There is no default server: without a URL it
 // fails with code usage, for a reference or file that leads nowhere with invalid_config.
 func (c *Config) Redis(getenv func(string) string) (RedisTarget, error) {
-	u, err := target("redis-url", "Redis", c.RedisURL, getenv)
+	u, err := c.target("redis-url", "Redis", c.RedisURL, getenv)
 	if err != nil {
 		return RedisTarget{}, err
 	}
@@ -38,7 +38,7 @@ func (c *Config) Redis(getenv func(string) string) (RedisTarget, error) {
 
 // Database returns the PostgreSQL to use, with the errors of Redis.
 func (c *Config) Database(getenv func(string) string) (DatabaseTarget, error) {
-	u, err := target("database-url", "PostgreSQL", c.DatabaseURL, getenv)
+	u, err := c.target("database-url", "PostgreSQL", c.DatabaseURL, getenv)
 	if err != nil {
 		return DatabaseTarget{}, err
 	}
@@ -49,7 +49,7 @@ func (c *Config) Database(getenv func(string) string) (DatabaseTarget, error) {
 // API returns the HTTP API to use, with the errors of Redis. A key file beats a key that does not come from a better
 // place, as a flag beats the environment.
 func (c *Config) API(getenv func(string) string) (APITarget, error) {
-	u, err := target("server", "the API", c.ServerURL, getenv)
+	u, err := c.target("server", "the API", c.ServerURL, getenv)
 	if err != nil {
 		return APITarget{}, err
 	}
@@ -98,10 +98,14 @@ func (c *Config) rank(name string) int {
 	return 0
 }
 
-func target(setting, what string, value Secret, getenv func(string) string) (Secret, error) {
+func (c *Config) target(setting, what string, value Secret, getenv func(string) string) (Secret, error) {
 	if !value.IsSet() {
+		more := "; dropctl lab runs private servers to try things with"
+		if c.rank("server") > 0 {
+			more = "; this does not go through a server (dropctl help server)"
+		}
 		return Secret{}, fault.New(fault.Usage, "no %s is named", what).WithField(setting).
-			WithHint("name it with --%s, %s or %s in the config file", setting, EnvName(setting), setting)
+			WithHint("name it with --%s, %s or %s in the config file%s", setting, EnvName(setting), setting, more)
 	}
 	text, err := follow(setting, value.Reveal(), getenv)
 	return NewURL(text), err
