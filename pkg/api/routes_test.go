@@ -288,6 +288,16 @@ func TestLotsAreCreatedAndChanged(t *testing.T) {
 	if l := into[client.Lot](t, http.StatusOK, changed); l.Capacity != 12 || l.Limit != 3 || l.Opens != nil || l.Name != "White truffle" || changed.header.Get("Idempotency-Replayed") != "" {
 		t.Errorf("changed in part: %s", changed.body)
 	}
+	if ans := s.call(t, "PUT", "/v1/lots/alba:truffle", `{}`); ans.status != http.StatusOK || ans.header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("a change of nothing: %d %s", ans.status, ans.body)
+	}
+	into[client.Lot](t, http.StatusOK, s.call(t, "PUT", "/v1/lots/alba:truffle", `{"hold_seconds":61.5,"max_hold_seconds":90,"late":"reclaim","closes":"2099-01-01T00:00:00Z"}`))
+	if l := s.lot(t, "alba:truffle"); l.Hold != 61500*time.Millisecond || l.MaxHold != 90*time.Second || l.Late != drop.Reclaim || l.Closes.Year() != 2099 {
+		t.Errorf("changed to %+v", l)
+	}
+	if p := refused(t, http.StatusBadRequest, "invalid", s.call(t, "PUT", "/v1/lots/alba:truffle", `{"max_hold_seconds":30}`)); p.Field != "max_hold_seconds" && p.Field != "hold_seconds" {
+		t.Errorf("a hold longer than the longest is a fault of %q", p.Field)
+	}
 	if p := refused(t, http.StatusBadRequest, "invalid", s.call(t, "PUT", "/v1/lots/new", `{"limit":3}`)); p.Field != "stock" {
 		t.Errorf("a lot without stock is a fault of %q", p.Field)
 	}

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"log/slog"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -203,19 +204,21 @@ func (s *Shop) Keys(ctx context.Context) ([]drop.APIKey, error) {
 	return l.Keys(ctx)
 }
 
-// Put creates a lot or changes it, as a seed of one lot does. A lot that Redis has keeps its stock if the body names none.
+// Put creates a lot or changes it, as a seed of one lot does. A body that names no stock leaves that of a lot alone, and
+// what is known of how it came about.
 func (s *Shop) Put(ctx context.Context, lot drop.LotID, body client.LotBody, actor string) (drop.LotState, api.Put, error) {
 	l, err := s.Ledger()
 	if err != nil {
 		return drop.LotState{}, 0, err
 	}
 	if body.Stock == nil {
-		now, err := s.Stock.LotStates(ctx, []drop.LotID{lot})
-		if err != nil {
-			return drop.LotState{}, 0, err
-		}
-		if state, there := now[lot]; there {
-			body.Stock = &state.Capacity
+		state, same, err := s.change(ctx, changeOf(lot, body, actor))
+		switch {
+		case fault.Is(err, fault.LotNotLoaded): // the seed says that a new lot needs stock
+		case same:
+			return state, api.PutSame, err
+		default:
+			return state, api.PutChanged, err
 		}
 	}
 	row, err := seed.Flags(textsOf(lot, body))
@@ -235,6 +238,24 @@ func (s *Shop) Put(ctx context.Context, lot drop.LotID, body client.LotBody, act
 		return state, api.PutChanged, err
 	}
 	return state, api.PutCreated, err
+}
+
+// changeOf is the change of what a body names, its stock aside.
+func changeOf(lot drop.LotID, b client.LotBody, actor string) drop.ChangeRequest {
+	duration := func(seconds *float64) *time.Duration {
+		if seconds == nil {
+			return nil
+		}
+		return new(time.Duration(math.Round(*seconds*1000)) * time.Millisecond)
+	}
+	q := drop.ChangeRequest{Lot: lot, Limit: b.Limit, Hold: duration(b.Hold), MaxHold: duration(b.MaxHold), Opens: b.Opens, Closes: b.Closes, Name: b.Name, Actor: actor}
+	if b.Late != "" {
+		q.Late = new(drop.Late(b.Late))
+	}
+	if b.Status != "" {
+		q.Status = new(drop.Status(b.Status))
+	}
+	return q
 }
 
 // textsOf writes what a body says as a seed file does.
@@ -271,18 +292,32 @@ const openingLook = 300 * time.Millisecond
 
 // Open lets a lot sell, unless its Redis could lose its stock. What cannot be found out in time blocks nothing.
 func (s *Shop) Open(ctx context.Context, lot drop.LotID, actor, reason string) (drop.LotState, bool, error) {
-	within, cancel := context.WithTimeout(ctx, openingLook)
-	defer cancel()
-	shard := lot.Shard(s.Stock.Shards())
-	if nodes, err := s.Stock.Preflight(within, []int{shard}); err == nil {
-		var in ledger.Installation
-		if l := s.ledger.Load(); l != nil {
-			in = l.Installation()
-		}
-		if err := doctor.Preflight(nodes, in.ID, in.Shards)[shard]; err != nil {
+	open := drop.Open
+	return s.change(ctx, drop.ChangeRequest{Lot: lot, Status: &open, Actor: actor, Reason: reason})
+}
+
+// change changes a lot, and looks at its Redis before it lets one sell.
+func (s *Shop) change(ctx context.Context, q drop.ChangeRequest) (drop.LotState, bool, error) {
+	if q.Status != nil && *q.Status == drop.Open {
+		if err := s.mayOpen(ctx, q.Lot); err != nil {
 			return drop.LotState{}, false, err
 		}
 	}
-	open := drop.Open
-	return s.Stock.Change(ctx, drop.ChangeRequest{Lot: lot, Status: &open, Actor: actor, Reason: reason})
+	return s.Stock.Change(ctx, q)
+}
+
+// mayOpen is an error if a lot's Redis is known to be one that could lose its stock.
+func (s *Shop) mayOpen(ctx context.Context, lot drop.LotID) error {
+	ctx, cancel := context.WithTimeout(ctx, openingLook)
+	defer cancel()
+	shard := lot.Shard(s.Stock.Shards())
+	nodes, err := s.Stock.Preflight(ctx, []int{shard})
+	if err != nil {
+		return nil //nolint:nilerr // not found out in time
+	}
+	var in ledger.Installation
+	if l := s.ledger.Load(); l != nil {
+		in = l.Installation()
+	}
+	return doctor.Preflight(nodes, in.ID, in.Shards)[shard]
 }

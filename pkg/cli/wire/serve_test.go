@@ -159,3 +159,23 @@ func TestAServerWithoutPostgreSQLSellsNobodyElsesLots(t *testing.T) {
 		return fault.Is(err, fault.Foreign), fmt.Sprintf("of another installation: %v", err)
 	})
 }
+
+// A unit that a refund took out of a lot is not sold again because somebody changed the lot's name meanwhile.
+func TestAPutWithoutStockForgetsNoAdjustment(t *testing.T) {
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock\nhat,5\n", seed.Options{})
+	id := s.sell(t, "hat", 1)
+	if _, err := s.stock.Settle(t.Context(), drop.SettleRequest{ID: id, Action: drop.ActRefund, Total: -1, NoRestock: true, Actor: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	s.drain(t)
+	l := s.openLate(t, 4)
+	l.postgres.Heal()
+	l.answers(t)
+	if state, done, err := l.Put(t.Context(), "hat", client.LotBody{Name: new("Hat")}, "test"); err != nil || done != api.PutChanged || state.Capacity != 4 {
+		t.Fatalf("%+v, %v, %v", state, done, err)
+	}
+	if _, err := s.seed(t.Context(), t, "lot,stock\nhat,5\n", seed.Options{}); !fault.Is(err, fault.Conflict) {
+		t.Errorf("the seed puts it back: %v", err)
+	}
+}
