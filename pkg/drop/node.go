@@ -19,4 +19,8 @@ type NodeState struct {
 	Since    time.Time     `json:"since,omitzero"`     // when calls were first refused, or allowed again; zero: never refused so far
 	LastPing time.Duration `json:"last_ping,omitzero"` // nanoseconds; of a failed one: how long it was waited for
 	Err      string        `json:"error,omitempty"`    // why the last ping was bad, or what the server answered to it instead of PONG
+	Refuses  bool          `json:"refuses,omitempty"`  // it answers that it takes no calls: it loads its data, or does not know our credentials
 }
+
+// Works reports whether the node takes calls.
+func (n NodeState) Works() bool { return n.Breaker != BreakerOpen && !n.Refuses }

@@ -235,6 +235,7 @@ func (n *node) probe(ctx context.Context) {
 		if why := errors.Join(said, bad); why != nil {
 			n.state.Err = why.Error()
 		}
+		n.state.Refuses = said != nil && !hasAnyPrefix(said.Error(), "NOPERM") // whoever may not ping may do other things
 		return struct{}{}, bad
 	})
 }

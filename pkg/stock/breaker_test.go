@@ -274,6 +274,41 @@ func TestRefusalsDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
+// A server that answers, but that it takes no calls, opens no breaker: nothing piles up. It is told apart from one that
+// works, and from one whose pings alone are forbidden.
+func TestAServerThatTakesNoCallsIsTold(t *testing.T) {
+	r := testkit.Redis(t)
+	s, err := Open(Options{URL: r.URL(), Installation: installation, Breaker: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
+	rdb := rawClient(t, r)
+	operator := rdb.Conn() // which outlives its password
+	defer func() { _ = operator.Close() }()
+	told := func(works bool, said string) {
+		t.Helper()
+		operator.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+			n := s.Nodes()[0]
+			return n.Breaker == drop.BreakerClosed && n.Works() == works && strings.Contains(n.Err, said), fmt.Sprintf("%+v", n)
+		})
+	}
+	must := func(args ...any) {
+		t.Helper()
+		if err := operator.Do(t.Context(), args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must("ACL", "SETUSER", "default", "-ping")
+	told(true, "NOPERM")
+	must("ACL", "SETUSER", "default", "+ping", "resetpass", ">another")
+	told(false, "WRONGPASS")
+	must("ACL", "SETUSER", "default", ">"+rdb.Options().Password)
+	told(true, "")
+}
+
 func TestAnEngineClosesWithAnOpenBreaker(t *testing.T) {
 	r := testkit.Redis(t)
 	s, err := Open(Options{URL: r.URL(), Installation: installation, Breaker: true})

@@ -125,12 +125,12 @@ func (o *Observer) keep(store string, last *look, err error) {
 	o.gauges.Looked.WithLabelValues(store).Set(seconds(now))
 }
 
-// Redis returns why Redis did not answer when it was looked at last, or that one of its servers does not answer now; nil if
+// Redis returns why Redis did not answer when it was looked at last, or that one of its servers takes no calls now; nil if
 // all is well.
 func (o *Observer) Redis() error {
 	for _, n := range o.stock.Nodes() {
-		if n.Breaker == drop.BreakerOpen {
-			return fault.New(fault.Unavailable, "Redis at %s does not answer", n.Node)
+		if !n.Works() {
+			return fault.New(fault.Unavailable, "Redis at %s takes no calls", n.Node)
 		}
 	}
 	o.mu.Lock()

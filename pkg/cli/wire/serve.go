@@ -89,11 +89,11 @@ func (s *Shop) WhenRecording(ctx context.Context) *ledger.Ledger {
 func (s *Shop) Redis() error {
 	nodes := s.Stock.Nodes()
 	for _, n := range nodes {
-		if n.Breaker != drop.BreakerOpen {
+		if n.Works() {
 			return nil
 		}
 	}
-	return fault.New(fault.Unavailable, "Redis does not answer")
+	return fault.New(fault.Unavailable, "Redis takes no calls")
 }
 
 // Close closes both stores.
