@@ -238,7 +238,8 @@ func (a *Access) who(token string, given bool, host string) (drop.APIKey, error)
 		if !exists && !ring.whole {
 			return drop.APIKey{}, keysUnknown
 		}
-		return drop.APIKey{}, fault.New(fault.Unauthorized, "the API key is not known")
+		return drop.APIKey{}, fault.New(fault.Unauthorized, "the API key is not known").
+			WithHint("a key that was just made is known within seconds; see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope reserve,settle")
 	}
 	if err := ended(key); err != nil {
 		return drop.APIKey{}, err

@@ -51,11 +51,13 @@ func completeHelp(cmd *cobra.Command, args []string, prefix string) ([]string, c
 }
 
 func (a *app) runHelp(root *cobra.Command, args []string) error {
-	if len(args) == 1 {
-		for _, t := range topics {
-			if t.name == args[0] {
-				return t.show(a)
-			}
+	for _, t := range topics {
+		switch {
+		case len(args) == 0 || t.name != args[0]:
+		case len(args) > 1:
+			return fault.New(fault.Usage, "%.60q is one argument too many", args[1]).WithHint("one topic at a time: dropctl help %s", t.name)
+		default:
+			return t.show(a)
 		}
 	}
 	cmd, rest, err := root.Find(args)

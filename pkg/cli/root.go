@@ -58,6 +58,7 @@ func newRoot(a *app) *cobra.Command {
 		return a.printHelp(root)
 	}
 	finish(a, root)
+	eachCommand(root, (*cobra.Command).InitDefaultHelpFlag) // now, or -h in front of a command would take its name for a value
 	return root
 }
 
@@ -256,10 +257,16 @@ func flagError(cmd *cobra.Command, err error) error {
 	f := fault.Wrap(fault.Usage, err, "")
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		f = f.WithField(bad.GetFlag().Name)
+		if bad.GetFlag().Value.Type() == "duration" {
+			return f.WithHint("give a number with its unit, such as 90s, 15m or 24h")
+		}
 	}
 	if unknown, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
 		if later := notYet(cmd, "--"+unknown); later != nil {
 			return later
+		}
+		if unknown == "server" || unknown == "api-key-file" {
+			return f.WithField(unknown).WithHint("%s needs the stores; see which commands go through a server: dropctl help server", cmd.CommandPath())
 		}
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
