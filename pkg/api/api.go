@@ -117,6 +117,7 @@ type API struct {
 	recorded *recorded
 	known    *knownLots
 	lots     *catalogue
+	pages    chan struct{} // of reservations, being read
 	streams  *streams
 	document func() ([]byte, error)
 	told     sync.Map // fault.Code → *rate.Sometimes: what of trouble with the stores was logged lately
@@ -132,6 +133,7 @@ func New(o Options) *API {
 	a.recorded = newRecorded(o.Ledger, o.LedgerWait, o.Lag, a.metrics)
 	a.document = sync.OnceValues(writeDocument)
 	a.known, a.lots, a.streams = newKnownLots(o.Ledger), &catalogue{stock: o.Stock}, newStreams(o.Stock, o.MaxStreams)
+	a.pages = make(chan struct{}, pagesAtOnce)
 	o.Health.Need("serving", a.serving)
 	a.limits.refused = a.metrics.RateLimited
 	mux := http.NewServeMux()

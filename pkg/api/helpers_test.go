@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -53,7 +54,8 @@ type setup struct {
 	redis    lab.RedisOptions
 	redisURL func(*lab.Redis) string // the engine's way to Redis; nil: its socket
 	noWorker bool
-	keyed    bool // callers without a key are not let in
+	outbox   config.Bytes // of a shard; 0: 64 MiB
+	keyed    bool         // callers without a key are not let in
 }
 
 // newAPI starts a server, a worker and their stores, which end with the test.
@@ -69,7 +71,7 @@ func newAPI(t testing.TB, change ...func(*setup)) *site {
 		t.Fatal(err)
 	}
 	cfg := &config.Config{RedisURL: config.NewURL(o.redisURL(s.redis)), DatabaseURL: config.NewURL(s.db.URL(lab.App)), Timeout: 10 * time.Second,
-		KeyRetention: 24 * time.Hour, OutboxMaxBytes: 64 << 20, Durability: "memory", Shards: 4}
+		KeyRetention: 24 * time.Hour, OutboxMaxBytes: cmp.Or(o.outbox, 64<<20), Durability: "memory", Shards: 4}
 	log := slog.New(slog.NewJSONHandler(s.log, nil))
 	var err error
 	if s.shop, err = wire.OpenShop(t.Context(), cfg, os.Getenv, s.metrics, log); err != nil {

@@ -81,7 +81,7 @@ func (a *API) observed(next http.Handler) http.Handler {
 // survive answers for a handler that panicked.
 func (a *API) survive(w *answer, r *http.Request, p any) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(p) // net/http's own way to cut a connection
+		panic(p) //nolint:forbidigo // net/http's own way to cut a connection
 	}
 	c := callOf(r.Context())
 	a.opt.Log.Error("a request met a mistake in dropctl", "request", c.id, "panic", p, "stack", string(debug.Stack()))

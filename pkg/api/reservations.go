@@ -114,7 +114,7 @@ func (a *API) listReservations(w http.ResponseWriter, r *http.Request) error {
 	}
 	limit := f.Limit
 	f.Limit++ // one more, to know whether there are more
-	list, err := a.opt.Ledger.Reservations(r.Context(), f)
+	list, err := a.pageOf(r.Context(), f)
 	if err != nil {
 		return err
 	}
@@ -128,6 +128,23 @@ func (a *API) listReservations(w http.ResponseWriter, r *http.Request) error {
 		page.Next = page.Items[limit-1].ID
 	}
 	return answerJSON(w, http.StatusOK, page)
+}
+
+// pagesAtOnce is how many pages PostgreSQL reads at a time. They may take long; its other connections are for those who
+// confirm.
+const pagesAtOnce = 4
+
+// pageOf asks the ledger for a page; overloaded if others are asked for so long that this one is not worth waiting for.
+func (a *API) pageOf(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error) {
+	patience := time.NewTimer(ledgerLook)
+	defer patience.Stop()
+	select {
+	case a.pages <- struct{}{}:
+		defer func() { <-a.pages }()
+		return a.opt.Ledger.Reservations(ctx, f)
+	case <-patience.C:
+		return nil, fault.New(fault.Overloaded, "%d lists are being read already", pagesAtOnce)
+	}
 }
 
 // filterOf reads which reservations a request wants to see. A tenant sees its own.

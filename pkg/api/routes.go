@@ -159,7 +159,7 @@ func reservationRoutes() []route {
 			scope: drop.ScopeRead, serve: (*API).listReservations,
 			params: []param{{"query", "lot", "Only of this lot.", "truffle-99", false}, {"query", "user", "Only of this user.", "ada", false},
 				{"query", "state", "Only in these states, separated by commas.", "held,confirmed", false}, cursorParam, limitParam},
-			answers: []answerDoc{{http.StatusOK, "One page.", "", client.Page[client.Reservation]{Items: []client.Reservation{exampleSettled("confirmed", 2, 0)}, Next: exampleID}, nil}}},
+			answers: []answerDoc{{http.StatusOK, "One page.", "", client.Page[client.Reservation]{Items: []client.Reservation{exampleSettled("confirmed", 2, 0)}, Next: exampleID}, nil}}, refusals: []fault.Code{fault.Overloaded}},
 		{method: http.MethodGet, path: base, id: "show-reservation", summary: "Look at a reservation",
 			about: "Answers with the reservation as Redis has it and, in `recorded`, as the ledger has it.",
 			scope: drop.ScopeRead, serve: (*API).showReservation,

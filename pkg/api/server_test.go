@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -24,6 +25,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/api"
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
@@ -209,6 +211,42 @@ func TestAServerThatStopsFinishesWhatItBegan(t *testing.T) {
 	}
 	if _, err := s.try(t.Context(), "GET", "/livez", nil); err == nil {
 		t.Errorf("it still answers")
+	}
+}
+
+// TestWhoDoesNotEndIsCutOff stops a server while a request never becomes whole.
+func TestWhoDoesNotEndIsCutOff(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t, func(o *setup) { o.noWorker = true })
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := api.New(api.Options{Stock: s.stock, Ledger: s.shop, Lots: s.shop, Access: s.access, Metrics: s.metrics})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, ln, api.ServerOptions{DrainLimit: 200 * time.Millisecond}) }()
+	s.url = "http://" + ln.Addr().String()
+	conn := s.dial(t)
+	request := reserving("1.1", "hat", "slow", "k")
+	if _, err := io.WriteString(conn, request[:len(request)-5]); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		return s.counted(t, "dropctl_api_in_flight_requests") == 1, "the request has not begun"
+	})
+	stop()
+	select {
+	case err := <-ended:
+		if !fault.Is(err, fault.Unavailable) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(8 * time.Second): // less than a body may take
+		t.Fatal("the server waits on")
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(8 * time.Second))
+	if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection stays open")
 	}
 }
 
