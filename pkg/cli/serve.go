@@ -166,6 +166,9 @@ func (a *app) runServer(ctx context.Context, s server) error {
 		Log: s.log, Queue: a.cfg.Queue, MaxStreams: a.cfg.MaxStreams, LedgerWait: a.cfg.LedgerWait, Lag: observer.Lag})
 	a.note("target: API on %s, %s", s.shop.Stock.Target(), s.shop.LedgerTarget())
 	a.note("listening on %s", a.urlOf(s.listener))
+	if s.profiles != nil {
+		a.note("profiles: http://%s/debug/pprof/", s.profiles.Addr())
+	}
 
 	// What runs beside the server goes on until the last request is answered.
 	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
