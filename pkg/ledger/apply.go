@@ -74,6 +74,7 @@ type application struct {
 	installation string
 	lots         map[drop.LotID]*lotWork
 	poison       []drop.Poison
+	retried      map[place][]string // dead letters that are tried again, with their lines: they do not count as known
 	writes       writes
 	result       drop.Applied
 }
@@ -132,14 +133,28 @@ func (a *application) run(ctx context.Context, tx pgx.Tx) error {
 	for id, w := range a.lots {
 		w.lot = locked[id]
 	}
+	return a.take(ctx, tx)
+}
+
+// take takes the events in whose lots are locked.
+func (a *application) take(ctx context.Context, tx pgx.Tx) error {
 	known, err := a.readKnown(ctx, tx)
 	if err != nil {
 		return err
 	}
-	a.takePoison()
+	given, err := a.givenUp(ctx, tx)
+	if err != nil {
+		return err
+	}
+	a.takePoison(given)
 	for _, id := range a.ids() {
 		a.classify(a.lots[id], known)
 	}
+	return a.foldAll(ctx, tx)
+}
+
+// foldAll folds what can be folded now, and writes everything.
+func (a *application) foldAll(ctx context.Context, tx pgx.Tx) error {
 	if err := a.readWaiting(ctx, tx); err != nil {
 		return err
 	}
@@ -155,11 +170,34 @@ func (a *application) run(ctx context.Context, tx pgx.Tx) error {
 	return a.write(ctx, tx)
 }
 
+// givenUp returns the digests of poison that came before and was discarded: it must not stop its lot again.
+func (a *application) givenUp(ctx context.Context, tx pgx.Tx) (map[string]bool, error) {
+	if len(a.poison) == 0 {
+		return nil, nil
+	}
+	var digests [][]byte
+	for _, p := range a.poison {
+		digest := poisonDigest(p)
+		digests = append(digests, digest[:])
+	}
+	rows, err := tx.Query(ctx, `SELECT digest FROM dead_letters WHERE digest = ANY($1) AND settled_at IS NOT NULL`, digests)
+	if err != nil {
+		return nil, err
+	}
+	given := map[string]bool{}
+	var digest []byte
+	_, err = pgx.ForEachRow(rows, []any{&digest}, func() error { given[string(digest)] = true; return nil })
+	return given, err
+}
+
 // takePoison keeps what is not an event. Its place in its lot's history will stay empty, so that the lot
 // stops at once instead of waiting for ever; poison of a closed epoch harms nothing any more.
-func (a *application) takePoison() {
+func (a *application) takePoison(givenUp map[string]bool) {
 	for _, p := range a.poison {
 		a.writes.poison(p)
+		if digest := poisonDigest(p); givenUp[string(digest[:])] {
+			continue
+		}
 		w := a.lots[p.Lot]
 		if w == nil || w.lot == nil {
 			continue
@@ -190,6 +228,10 @@ func (a *application) classify(w *lotWork, known map[place][]knownEvent) {
 			a.result.Duplicates++
 		case it.Epoch < w.lot.OpenEpoch:
 			a.writes.ghost(it)
+		case slices.ContainsFunc(had, knownEvent.isVoid):
+			a.writes.late(it)
+		case it.Kind == drop.KindVoid:
+			a.stopAt(w, it, fault.StopUnfoldable, "a void does not come from Redis")
 		case double || slices.ContainsFunc(had, func(k knownEvent) bool { return !k.dead }):
 			a.stopAt(w, it, fault.StopFork, "another event has the same place")
 		case it.Epoch > w.lot.OpenEpoch:

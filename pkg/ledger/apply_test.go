@@ -610,7 +610,7 @@ func TestTheFirstLoadThatComesThroughBeginsTheHistory(t *testing.T) {
 	if got := lotOf(t, l, lot); !got.Definition.Equal(r.def) {
 		t.Errorf("the definition is %+v, not that of the load", got.Definition)
 	}
-	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" && !strings.Contains(v.Bad, "finalised") {
+	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" && !strings.Contains(v.Bad, "finalised") {
 		t.Errorf("verified %+v, %v", v, err)
 	}
 }

@@ -92,7 +92,7 @@ func TestAnArchiveIsEndedByDoingItAgain(t *testing.T) {
 	if err != nil || done.Archive != drop.Archived || done.ArchivedBy != "olga" || done.ArchivedAt.IsZero() {
 		t.Errorf("got %+v, %v", done, err)
 	}
-	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" || v.Units != 2 {
+	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" || v.Units != 2 {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 	all, err := l.Lots(t.Context(), nil)

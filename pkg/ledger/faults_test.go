@@ -80,7 +80,7 @@ func TestADatabaseThatWasPutBackGetsWhatItLacks(t *testing.T) {
 		t.Errorf("recorded was\n%s\nand is\n%s", was, is)
 	}
 	wantTotals(t, l, "lot", 50, 1, 21)
-	if v, err := l.Verify(t.Context(), "lot"); err != nil || v.Bad != "" {
+	if v, err := l.Verify(t.Context(), "lot", nil); err != nil || v.Bad != "" {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 
@@ -157,7 +157,7 @@ func TestAPromotedStandbyGetsWhatItLacks(t *testing.T) {
 		t.Errorf("recorded was\n%s\nand is\n%s", was, is)
 	}
 	wantTotals(t, l, "lot", 50, 0, 21)
-	if v, err := l.Verify(t.Context(), "lot"); err != nil || v.Bad != "" {
+	if v, err := l.Verify(t.Context(), "lot", nil); err != nil || v.Bad != "" {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 }
@@ -248,7 +248,7 @@ func TestAConnectionLostInMidCommitIsExactlyOnce(t *testing.T) {
 			r.load(issued)
 			apply(t, l, r.take()...)
 			wantTotals(t, direct, lot, 10, 0, 3)
-			if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" || v.Units != 3 {
+			if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" || v.Units != 3 {
 				t.Errorf("verify: %+v, %v", v, err)
 			}
 			if due := dueRefs(t, direct, lot); due != "paid_late:twice:3" {

@@ -57,7 +57,7 @@ func (l *Ledger) FinishPending(ctx context.Context, worker string, claimed []dro
 		return 0, l.fail(err, "finalising sales")
 	}
 	return finished, fault.New(fault.Failed, "the order ledger has another sale of the reservation %s, and of %d more", contradicted[0], len(contradicted)-1).
-		WithHint("see what was recorded: dropctl ledger show %s", contradicted[0].Lot)
+		WithHint("see what was recorded: dropctl ledger show --reservation %s", contradicted[0])
 }
 
 // finish does it in one transaction, or does nothing and returns those that are contradicted.

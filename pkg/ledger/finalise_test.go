@@ -77,7 +77,7 @@ func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
 			if s := salesOf(t, l, lot); s.Open != 0 || s.Net != s.Sold || s.Sold != r.sold {
 				t.Errorf("sales %+v, want %d", s, r.sold)
 			}
-			if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+			if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
 				t.Errorf("verify: %+v, %v", v, err)
 			}
 		})
@@ -162,7 +162,7 @@ func TestFinalisingRacesWithRefunds(t *testing.T) {
 	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold || s.Open != 0 {
 		t.Errorf("sales %+v, want %d", s, r.sold)
 	}
-	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 	entries, err := l.Entries(t.Context(), lot, 0, 10)
@@ -202,7 +202,7 @@ func TestARecordedSaleIsNotRecordedAgain(t *testing.T) {
 			if after := db.SQL(t, "SELECT * FROM order_ledger ORDER BY lot, n, entry"); after != before {
 				t.Errorf("the order ledger was\n%s\nand is\n%s", before, after)
 			}
-			if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+			if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
 				t.Errorf("verify: %+v, %v", v, err)
 			}
 		})
@@ -283,7 +283,7 @@ func TestLeasesRunOutWhileRefundsAreFolded(t *testing.T) {
 	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold {
 		t.Errorf("sales %+v, want %d", s, r.sold)
 	}
-	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 }

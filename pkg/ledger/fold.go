@@ -86,16 +86,9 @@ func (f *fold) next(it item) *misfit {
 		bad = f.loaded(ev)
 	case drop.KindAdjusted, drop.KindChanged:
 		bad = f.redefined(ev)
-	case drop.KindHeld:
-		bad = f.held(ev)
-	case drop.KindPaidLate:
-		f.paidLate(ev)
-	case drop.KindConfirmed, drop.KindReleased, drop.KindExpired, drop.KindExtended:
-		bad = f.settled(ev)
-	case drop.KindRefunded:
-		bad = f.refunded(ev)
+	case drop.KindVoid: // it only fills a place
 	default:
-		bad = unfoldable("an event of the kind %s does not come from Redis", ev.Kind)
+		bad = f.ofReservation(ev)
 	}
 	if bad != nil {
 		return bad
@@ -104,7 +97,24 @@ func (f *fold) next(it item) *misfit {
 	return nil
 }
 
-// follows checks the event's place: seq runs on across epochs, and an epoch begins with its load.
+// ofReservation folds an event of a reservation.
+func (f *fold) ofReservation(ev drop.Event) *misfit {
+	switch ev.Kind {
+	case drop.KindHeld:
+		return f.held(ev)
+	case drop.KindPaidLate:
+		f.paidLate(ev)
+		return nil
+	case drop.KindConfirmed, drop.KindReleased, drop.KindExpired, drop.KindExtended:
+		return f.settled(ev)
+	case drop.KindRefunded:
+		return f.refunded(ev)
+	}
+	return unfoldable("an event of the kind %s does not come from Redis", ev.Kind)
+}
+
+// follows checks the event's place: seq runs on across epochs, and an epoch begins with its load, or with a void in place
+// of one.
 func (f *fold) follows(ev drop.Event) *misfit {
 	at := f.lot.Watermark
 	switch {
@@ -112,7 +122,7 @@ func (f *fold) follows(ev drop.Event) *misfit {
 		return unfoldable("seq %d does not follow %d", ev.Seq, at.Seq)
 	case ev.Kind == drop.KindLoaded && ev.Epoch == at.Epoch:
 		return unfoldable("epoch %d is loaded twice", ev.Epoch)
-	case ev.Kind != drop.KindLoaded && ev.Epoch != at.Epoch:
+	case ev.Kind != drop.KindLoaded && ev.Kind != drop.KindVoid && ev.Epoch != at.Epoch:
 		return unfoldable("epoch %d does not begin with its load", ev.Epoch)
 	}
 	return nil
@@ -121,7 +131,9 @@ func (f *fold) follows(ev drop.Event) *misfit {
 func (f *fold) record(it item) {
 	f.lot.Watermark = it.Watermark()
 	f.lot.hash = drop.Chain(f.lot.hash, it.DigestOf(it.line))
-	f.lot.EventAt = it.Time
+	if it.Kind != drop.KindVoid { // it has no time of its own
+		f.lot.EventAt = it.Time
+	}
 	f.journal = append(f.journal, journalRow{it, f.lot.hash})
 }
 

@@ -78,7 +78,7 @@ func TestEventsInTheQueueAreGhostsWheneverTheyArrive(t *testing.T) {
 				if s := salesOf(t, l, lot); s != (Sales{}) {
 					t.Errorf("%s: sales %+v", where, s)
 				}
-				if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" {
+				if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
 					t.Errorf("%s: verify %+v, %v", where, v, err)
 				}
 				ends = append(ends, withoutHashes(dump(t, pool, []string{string(lot)}), lot, ann, bob))

@@ -130,7 +130,7 @@ func TestAnyArrivalEndsAsInOrder(t *testing.T) {
 			rt.Fatalf("in order:\n%s\nshuffled:\n%s", want, got)
 		}
 		for _, lot := range lots {
-			if v, err := shuffled.Verify(t.Context(), drop.LotID(lot)); err != nil || v.Bad != "" {
+			if v, err := shuffled.Verify(t.Context(), drop.LotID(lot), nil); err != nil || v.Bad != "" {
 				rt.Fatalf("verify: %+v, %v", v, err)
 			}
 		}
@@ -274,7 +274,7 @@ func TestACutConnectionAppliesNothingTwice(t *testing.T) {
 		t.Errorf("%d connections were cut and %d calls failed: the test tested nothing", cuts, failed)
 	}
 	wantTotals(t, l, lot, r.def.Stock, r.held, r.sold)
-	if v, err := l.Verify(t.Context(), lot); err != nil || v.Bad != "" || v.Events != int64(len(events)) {
+	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" || v.Events != int64(len(events)) {
 		t.Errorf("verify: %+v, %v", v, err)
 	}
 }

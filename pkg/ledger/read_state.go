@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,6 +16,9 @@ type knownEvent struct {
 	dead bool // as a dead letter
 }
 
+// isVoid reports whether an operator discarded what had its place.
+func (k knownEvent) isVoid() bool { return !k.dead && strings.HasPrefix(k.line, "*\tv\t") }
+
 // readKnown looks for the incoming events that may not be new. In the usual case there are none: what lies
 // beyond the watermark of a lot without waiting events has never been seen.
 func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]knownEvent, error) {
@@ -21,7 +26,7 @@ func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]kno
 	var epochs, seqs []int64
 	for id, w := range a.lots {
 		for _, it := range w.incoming {
-			isNew := w.lot == nil || it.Epoch == w.lot.OpenEpoch && it.Seq > w.lot.Watermark.Seq && w.lot.Waiting == 0 && w.lot.Stopped == ""
+			isNew := w.lot == nil || a.retried == nil && it.Epoch == w.lot.OpenEpoch && it.Seq > w.lot.Watermark.Seq && w.lot.Waiting == 0 && w.lot.Stopped == ""
 			if !isNew {
 				lots, epochs, seqs = append(lots, string(id)), append(epochs, it.Epoch), append(seqs, it.Seq)
 			}
@@ -41,7 +46,9 @@ func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]kno
 	known := map[place][]knownEvent{}
 	var k knownEvent
 	_, err = pgx.ForEachRow(rows, []any{&k.lot, &k.Epoch, &k.Seq, &k.at, &k.line, &k.dead}, func() error {
-		known[k.place] = append(known[k.place], k)
+		if !k.dead || !slices.Contains(a.retried[k.place], k.line) {
+			known[k.place] = append(known[k.place], k)
+		}
 		return nil
 	})
 	return known, err
@@ -75,6 +82,9 @@ func (a *application) readWaiting(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, s := range list {
+		if slices.Contains(a.writes.unwait, s.place) { // it was discarded just now
+			continue
+		}
 		ev, err := s.decode(a.installation)
 		if err != nil {
 			return err

@@ -123,13 +123,15 @@ func (l *Ledger) Entries(ctx context.Context, lot drop.LotID, after int64, limit
 	if err != nil {
 		return nil, l.fail(err, "reading the order ledger")
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (LedgerEntry, error) {
-		var e LedgerEntry
-		err := row.Scan(&e.Reservation.Lot, &e.Reservation.Attempt, &e.Reservation.N, &e.Entry, &e.Kind, &e.Units, &e.User, &e.Ref, &e.RecordedAt)
-		e.RecordedAt = e.RecordedAt.UTC()
-		return e, err
-	})
+	list, err := pgx.CollectRows(rows, scanEntry)
 	return list, l.fail(err, "reading the order ledger")
+}
+
+func scanEntry(row pgx.CollectableRow) (LedgerEntry, error) {
+	var e LedgerEntry
+	err := row.Scan(&e.Reservation.Lot, &e.Reservation.Attempt, &e.Reservation.N, &e.Entry, &e.Kind, &e.Units, &e.User, &e.Ref, &e.RecordedAt)
+	e.RecordedAt = e.RecordedAt.UTC()
+	return e, err
 }
 
 // Journal returns up to limit folded events of a lot behind a watermark, in order.
@@ -186,25 +188,31 @@ type DeadLetter struct {
 	At         time.Time // of the event; zero: not an event
 	Line       string    // as it came; bytes that are no text are quoted
 	RecordedAt time.Time
+	Settled    string // "" as long as it has to be looked at; then applied or discarded
 }
 
-// DeadLetters lists dead letters, newest first: of one lot or, for "", of all, with an id below before (0: any).
+// DeadLetters lists the dead letters that have to be looked at, newest first: of one lot or, for "", of all, with an id
+// below before (0: any).
 func (l *Ledger) DeadLetters(ctx context.Context, lot drop.LotID, before int64, limit int) ([]DeadLetter, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	rows, err := l.pool.Query(ctx, `SELECT id, lot, epoch, seq, code, reason, event_at, line, recorded_at FROM dead_letters
-		WHERE ($1 = '' OR lot = $1) AND ($2 = 0 OR id < $2) ORDER BY id DESC LIMIT $3`, string(lot), before, limit)
+	rows, err := l.pool.Query(ctx, `SELECT `+deadColumns+` FROM dead_letters
+		WHERE settled_at IS NULL AND ($1 = '' OR lot = $1) AND ($2 = 0 OR id < $2) ORDER BY id DESC LIMIT $3`, string(lot), before, limit)
 	if err != nil {
 		return nil, l.fail(err, "listing dead letters")
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (DeadLetter, error) {
-		var d DeadLetter
-		var at *time.Time
-		err := row.Scan(&d.ID, &d.Lot, &d.Epoch, &d.Seq, &d.Code, &d.Reason, &at, &d.Line, &d.RecordedAt)
-		d.At, d.RecordedAt = timeOf(at), d.RecordedAt.UTC()
-		return d, err
-	})
+	list, err := pgx.CollectRows(rows, scanDead)
 	return list, l.fail(err, "listing dead letters")
+}
+
+const deadColumns = `id, lot, epoch, seq, code, reason, event_at, line, recorded_at, settled_how`
+
+func scanDead(row pgx.CollectableRow) (DeadLetter, error) {
+	var d DeadLetter
+	var at *time.Time
+	err := row.Scan(&d.ID, &d.Lot, &d.Epoch, &d.Seq, &d.Code, &d.Reason, &at, &d.Line, &d.RecordedAt, &d.Settled)
+	d.At, d.RecordedAt = timeOf(at), d.RecordedAt.UTC()
+	return d, err
 }
 
 // DeadGroup are the dead letters of one lot with one code and reason.
@@ -221,7 +229,7 @@ func (l *Ledger) DeadGroups(ctx context.Context, limit int) ([]DeadGroup, error)
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	rows, err := l.pool.Query(ctx, `SELECT code, lot, reason, count(*), max(recorded_at) FROM dead_letters
-		GROUP BY code, lot, reason ORDER BY max(id) DESC LIMIT $1`, limit)
+		WHERE settled_at IS NULL GROUP BY code, lot, reason ORDER BY max(id) DESC LIMIT $1`, limit)
 	if err != nil {
 		return nil, l.fail(err, "listing dead letters")
 	}

@@ -14,9 +14,10 @@ type Why string
 
 // The reasons.
 const (
-	WhyPaidLate Why = "paid_late" // paid when the hold had ended
-	WhyRejected Why = "rejected"  // confirmed, but the lot has no such unit
-	WhyGhost    Why = "ghost"     // confirmed in a life of the lot that Redis lost
+	WhyPaidLate  Why = "paid_late" // paid when the hold had ended
+	WhyRejected  Why = "rejected"  // confirmed, but the lot has no such unit
+	WhyGhost     Why = "ghost"     // confirmed in a life of the lot that Redis lost
+	WhyDiscarded Why = "discarded" // confirmed by an event that an operator discarded
 )
 
 // RefundDue is money for units nobody got.

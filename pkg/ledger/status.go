@@ -75,7 +75,7 @@ func readStopped(ctx context.Context, q querier) ([]drop.StoppedLot, error) {
 }
 
 func countDead(ctx context.Context, q querier) (map[fault.Code]int64, error) {
-	rows, err := q.Query(ctx, `SELECT code, count(*) FROM dead_letters GROUP BY code`)
+	rows, err := q.Query(ctx, `SELECT code, count(*) FROM dead_letters WHERE settled_at IS NULL GROUP BY code`)
 	if err != nil {
 		return nil, err
 	}

@@ -54,6 +54,19 @@ func (w *writes) ghost(it item) {
 	w.refundGhost(it.Event)
 }
 
+// late keeps an event whose place an operator has given up.
+func (w *writes) late(it item) {
+	w.bury(it, fault.StopGhost, "its place was discarded")
+	w.refundDiscarded(it.Event)
+}
+
+// refundDiscarded makes the money of a discarded event due for refund.
+func (w *writes) refundDiscarded(ev drop.Event) {
+	if ev.Kind == drop.KindConfirmed || ev.Kind == drop.KindPaidLate {
+		w.due = append(w.due, refundDue(ev, ev.User, WhyDiscarded))
+	}
+}
+
 // refundGhost makes the money of a ghost due for refund. A confirmation counts as paid, with a reference or not.
 func (w *writes) refundGhost(ev drop.Event) {
 	if ev.Kind == drop.KindConfirmed || ev.Kind == drop.KindPaidLate {
@@ -67,8 +80,11 @@ func (w *writes) poison(p drop.Poison) {
 	if !utf8.ValidString(line) || strings.ContainsRune(line, 0) {
 		line = strconv.QuoteToASCII(line)
 	}
-	digest := sha256.Sum256([]byte(strings.Join([]string{"poison", string(p.Lot), strconv.FormatInt(p.Epoch, 10), p.Raw}, "\t")))
-	w.dead = append(w.dead, deadLetter{digest, place{p.Lot, drop.Watermark{Epoch: p.Epoch}}, fault.Invalid, p.Reason, time.Time{}, line})
+	w.dead = append(w.dead, deadLetter{poisonDigest(p), place{p.Lot, drop.Watermark{Epoch: p.Epoch}}, fault.Invalid, p.Reason, time.Time{}, line})
+}
+
+func poisonDigest(p drop.Poison) [sha256.Size]byte {
+	return sha256.Sum256([]byte(strings.Join([]string{"poison", string(p.Lot), strconv.FormatInt(p.Epoch, 10), p.Raw}, "\t")))
 }
 
 var (
@@ -267,8 +283,17 @@ func (c *refundInsert) queue(batch *pgx.Batch) {
 	}
 }
 
-// queueWaiting writes what waits and removes what waits no more.
+// queueWaiting removes what waits no more, and then writes what waits: perhaps in the same place.
 func (w *writes) queueWaiting(batch *pgx.Batch) {
+	if len(w.unwait) > 0 {
+		var lots []string
+		var epochs, seqs []int64
+		for _, p := range w.unwait {
+			lots, epochs, seqs = append(lots, string(p.lot)), append(epochs, p.Epoch), append(seqs, p.Seq)
+		}
+		batch.Queue(`DELETE FROM waiting_events w USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS k(lot, epoch, seq)
+			WHERE w.lot = k.lot AND w.epoch = k.epoch AND w.seq = k.seq`, lots, epochs, seqs)
+	}
 	if len(w.wait) > 0 {
 		var lots, lines []string
 		var epochs, seqs []int64
@@ -279,15 +304,6 @@ func (w *writes) queueWaiting(batch *pgx.Batch) {
 		}
 		batch.Queue(`INSERT INTO waiting_events (lot, epoch, seq, event_at, line) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::timestamptz[], $5::text[])`,
 			lots, epochs, seqs, times, lines)
-	}
-	if len(w.unwait) > 0 {
-		var lots []string
-		var epochs, seqs []int64
-		for _, p := range w.unwait {
-			lots, epochs, seqs = append(lots, string(p.lot)), append(epochs, p.Epoch), append(seqs, p.Seq)
-		}
-		batch.Queue(`DELETE FROM waiting_events w USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS k(lot, epoch, seq)
-			WHERE w.lot = k.lot AND w.epoch = k.epoch AND w.seq = k.seq`, lots, epochs, seqs)
 	}
 }
 

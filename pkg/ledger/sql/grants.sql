@@ -6,6 +6,7 @@ GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON settings, dropctl_migrations TO {role};
 GRANT UPDATE (server) ON settings TO {role};
 GRANT UPDATE (settled_at, settled_why) ON refunds_due TO {role};
+GRANT UPDATE (settled_at, settled_how) ON dead_letters TO {role};
 GRANT UPDATE (ended_at, outcome, detail) ON repairs TO {role};
 GRANT UPDATE (revoked_at, revoked_by) ON api_keys TO {role};
 GRANT SELECT, INSERT ON lot_epochs, reservation_events, dead_letters, order_ledger, refunds_due, repairs, api_keys TO {role};
