@@ -41,6 +41,7 @@ func positive(run func(ts *testscript.TestScript, args []string)) func(*testscri
 type servers struct {
 	tb    testing.TB
 	redis *lab.Redis
+	db    testkit.Database
 	api   *exec.Cmd
 }
 
@@ -84,12 +85,18 @@ func redisCommand(ts *testscript.TestScript, args []string) {
 	}
 }
 
-// databaseCommand: database [empty]
+// databaseCommand: database [empty] | do STATEMENTS
 //
 // It makes a database, migrated unless it is to be empty, and names it in DROPCTL_DATABASE_URL as the runtime role and in
-// OWNER_URL as the owner.
+// OWNER_URL as the owner. With do it changes that one as somebody who may do anything.
 func databaseCommand(ts *testscript.TestScript, args []string) {
-	db := testkit.Postgres(serversOf(ts).tb)
+	s := serversOf(ts)
+	if len(args) == 2 && args[0] == "do" {
+		s.db.SQL(s.tb, args[1])
+		return
+	}
+	db := testkit.Postgres(s.tb)
+	s.db = db
 	owner := db.URL(lab.Owner)
 	if len(args) == 0 {
 		_, err := ledger.MigrateUp(context.Background(), ledger.Options{URL: owner}, ledger.MigrateOptions{AppRole: string(lab.App)})

@@ -40,6 +40,11 @@ var printed = map[string]any{
 	"status":            statusView{},
 	"doctor":            doctor.Report{},
 	"explain":           []explainView{},
+	"outbox list":       []unrecordedView{},
+	"outbox retry":      []settledView{},
+	"outbox discard":    []settledView{},
+	"ledger show":       []journalView{},
+	"ledger verify":     []verifyView{},
 	"metrics list":      []telemetry.Metric{},
 	"metrics rules":     fileView{},
 	"metrics dashboard": fileView{},
@@ -63,6 +68,9 @@ func printedBy(cmd *cobra.Command) (view any, ok bool) {
 	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
 	if history, _ := cmd.Flags().GetBool("history"); history {
 		return []reconcile.Past{}, true // of reconcile: another thing altogether
+	}
+	if due, _ := cmd.Flags().GetBool("refund-due"); due {
+		return []dueRowView{}, true // of ledger show: no journal
 	}
 	view, ok = printed[name]
 	return view, ok

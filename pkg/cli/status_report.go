@@ -301,19 +301,17 @@ func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
 
 func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.RefundsDue; n > 0 {
-		say(levelWarn, "", "dropctl status --jq .newest_refunds_due", "payments that paid for no unit and are due for refund: %d", n)
+		say(levelWarn, "", "dropctl ledger show --refund-due", "payments that paid for no unit and are due for refund: %d", n)
 	}
 	if n := f.counts.DeadLetters; n > 0 {
 		var code fault.Code
-		next := "dropctl status --jq .newest_dead_letters"
 		if len(f.dead) > 0 {
 			code = f.dead[0].Code
-			next = "dropctl explain " + string(code)
 		}
-		say(levelBad, code, next, "events parked as dead letters: %d", n)
+		say(levelBad, code, "dropctl outbox list --state dead", "events parked as dead letters: %d", n)
 	}
 	if n := f.counts.Waiting; n > 0 {
-		say(levelWarn, "", "dropctl reconcile", "events that wait for an earlier one, or for a stopped lot: %d", n)
+		say(levelWarn, "", "dropctl outbox list --state waiting", "events that wait for an earlier one, or for a stopped lot: %d", n)
 	}
 	if n := f.counts.Unbooked; n > 0 {
 		say(levelOK, "", "dropctl status --watch", "confirmed reservations being finalised: %d", n)

@@ -55,11 +55,11 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 		"lost by redis":      {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
 		"never loaded":       {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
 		"archive broken off": {func(f *statusFacts) { f.states, f.lots[0].Archive = nil, drop.ArchiveBegun }, levelWarn, "truffle-99", "dropctl lot archive truffle-99", ""},
-		"dead letters":       {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl status", fault.Finding},
+		"dead letters":       {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl outbox list --state dead", fault.Finding},
 		"a known dead letter": {func(f *statusFacts) {
 			f.counts.DeadLetters, f.dead = 1, []deadView{{Code: fault.StopFork, Lot: "truffle-99", Count: 1}}
-		}, levelBad, "dead letters: 1", "dropctl explain fork", fault.Finding},
-		"refunds due":      {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelWarn, "due for refund", "dropctl status", ""},
+		}, levelBad, "dead letters: 1", "dropctl outbox list", fault.Finding},
+		"refunds due":      {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelWarn, "due for refund", "dropctl ledger show --refund-due", ""},
 		"no worker":        {func(f *statusFacts) { f.alive = nil }, levelWarn, "no worker", "dropctl worker", ""},
 		"work undone":      {func(f *statusFacts) { f.alive, f.outbox[0].Pending = nil, 5 }, levelBad, "no worker", "dropctl worker", fault.Finding},
 		"behind":           {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-2 * time.Minute)} }, levelBad, "5 outbox entries", "dropctl worker", fault.Finding},

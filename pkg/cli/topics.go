@@ -220,6 +220,16 @@ that lost all of its data gets it back, holds, sales and the answers to repeated
 alike, from a worker that knew it or with dropctl restore --all. What was never recorded is
 lost: it was admitted, not decided.
 
+An event that cannot be recorded stops its lot and no other: dropctl outbox list shows it,
+dropctl outbox retry tries it again, dropctl outbox discard gives it up. Where Redis is ahead
+because its events were lost (redis_ahead), give up the gap and rebuild:
+
+  dropctl outbox discard --lot LOT --gap --reason TEXT
+  dropctl restore LOT
+
+Whether the ledger itself was touched            dropctl ledger verify --all
+Whose money has to be given back                 dropctl ledger show --refund-due
+
 A call that ended in outcome_unknown may have been carried out. Repeat it with the same
 key: it returns the same reservation and takes nothing twice.
 `

@@ -410,7 +410,7 @@ func TestCompletionFilesAreFresh(t *testing.T) {
 var mention = regexp.MustCompile(`\bdropctl ([a-z]+)(?: ([a-z]+))?`)
 
 func TestPlannedCommandsSaySo(t *testing.T) {
-	for _, line := range []string{"outbox", "outbox list --yes", "help outbox", "ledger show", "bench compare"} {
+	for _, line := range []string{"hook", "hook list --yes", "help hook", "bench compare"} {
 		r := run(t, noServers, strings.Fields(line)...)
 		if r.exit != 2 || r.out != "" || !strings.Contains(r.err, "is not in this version yet") || strings.Contains(r.err, "did you mean") {
 			t.Errorf("%s: exit %d\n%s%s", line, r.exit, r.out, r.err)

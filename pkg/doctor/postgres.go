@@ -158,7 +158,7 @@ func deadEvents(p drop.LedgerHealth, _ Options) verdict {
 		return good("none")
 	}
 	codes := slices.Sorted(maps.Keys(p.Dead))
-	return bad(deadLetters, "dropctl status --jq .newest_dead_letters; what it means: dropctl explain "+string(codes[0]), "%d events could not be recorded", n)
+	return bad(deadLetters, "see them: dropctl outbox list --state dead; what it means: dropctl explain "+string(codes[0]), "%d events could not be recorded", n)
 }
 
 func stoppedLots(p drop.LedgerHealth, _ Options) verdict {

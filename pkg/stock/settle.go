@@ -31,7 +31,7 @@ func (s *Stock) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome,
 			err = conflictOf(q, err)
 		}
 		if paidLate(q, fault.CodeOf(err), res.line) {
-			err = fault.As(err).With("paid_late", true).WithHint("the payment was written down as due for refund (dropctl status); %s", fault.HintOf(err))
+			err = fault.As(err).With("paid_late", true).WithHint("the payment was written down as due for refund: dropctl ledger show --refund-due; %s", fault.HintOf(err))
 		}
 		return out, fault.As(err).With("reservation", q.ID.String())
 	}
