@@ -22,5 +22,6 @@ type NodeState struct {
 	Refuses  bool          `json:"refuses,omitempty"`  // it answers that it takes no calls: it loads its data, or does not know our credentials
 }
 
-// Works reports whether the node takes calls.
-func (n NodeState) Works() bool { return n.Breaker != BreakerOpen && !n.Refuses }
+// Works reports whether the node takes calls. While one try decides it takes no others: a node that hangs is half open most
+// of the time.
+func (n NodeState) Works() bool { return n.Breaker == BreakerClosed && !n.Refuses }

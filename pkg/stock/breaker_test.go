@@ -274,6 +274,26 @@ func TestRefusalsDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
+// A server that hangs never seems to work, also while a ping is on its way to it.
+func TestAServerThatHangsNeverSeemsToWork(t *testing.T) {
+	s, _, r := newShop(t, withBreaker)
+	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
+	pause(t, r)
+	defer resume(t, r)
+	awaitBreaker(t, s, r.Addr(), drop.BreakerOpen)
+	seen := map[drop.Breaker]int{}
+	for until := time.Now().Add(6 * probeEvery); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		n := s.Nodes()[0]
+		seen[n.Breaker]++
+		if n.Works() {
+			t.Fatalf("it seems to work: %+v", n)
+		}
+	}
+	if seen[drop.BreakerHalfOpen] == 0 {
+		t.Errorf("it was never tried: %v", seen)
+	}
+}
+
 // A server that answers, but that it takes no calls, opens no breaker: nothing piles up. It is told apart from one that
 // works, and from one whose pings alone are forbidden.
 func TestAServerThatTakesNoCallsIsTold(t *testing.T) {
