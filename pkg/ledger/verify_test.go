@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -132,4 +134,20 @@ func TestVerifyReadsPageByPage(t *testing.T) {
 	if told < r.seq || of != 2*r.seq {
 		t.Errorf("told of %d rows of %d", told, of)
 	}
+}
+
+// A verification that is broken off says so at once, and holds nothing up.
+func TestVerifyCanBeBrokenOff(t *testing.T) {
+	l := sharedLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 4)
+	for i := range verifyPage {
+		r.release(r.hold(fmt.Sprint("user-", i), 1), 0)
+	}
+	apply(t, l, r.take()...)
+	ctx, stop := context.WithCancel(t.Context())
+	if _, err := l.Verify(ctx, lot, func(int64, int64) { stop() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("broken off: %v", err)
+	}
+	wantVerified(t, l, lot)
 }

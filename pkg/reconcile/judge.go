@@ -145,6 +145,7 @@ func compare(row *Row, s sight, maxLag time.Duration) {
 		row.Lag = max(0, s.redis.Now.Sub(run[0].Time))
 	}
 	row.Evidence = append(invariants(*s.redis), positions(s, run, missing)...)
+	row.lost = len(missing) > 0
 	if len(missing) == 0 && !behind(s) {
 		row.Evidence = append(row.Evidence, totals(s, run)...)
 	}
@@ -285,6 +286,9 @@ func (row *Row) wayOut() string {
 		return fmt.Sprintf("dropctl reconcile %s --repair --reason drift", row.Lot)
 	case row.Ledger == nil || slices.ContainsFunc(row.Evidence, func(e Evidence) bool { return e.Check == "sales" }):
 		return pause + "dropctl explain drift"
+	}
+	if row.lost { // restore throws nothing away that only Redis knows
+		return fmt.Sprintf("%sdropctl outbox discard --lot %s --gap --reason drift; dropctl restore %s", pause, row.Lot, row.Lot)
 	}
 	if row.equal { // or restore would find nothing to do
 		return fault.Announce(pause + "dropctl restore " + string(row.Lot) + " --force")

@@ -49,6 +49,7 @@ type Row struct {
 
 	seen                    drop.LotState // as it was compared record by record
 	equal                   bool          // before its records were compared
+	lost                    bool          // neither outbox nor ledger has some of its events
 	repaired, planned, left int
 }
 

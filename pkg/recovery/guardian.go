@@ -101,7 +101,8 @@ func (f Finding) Next() string {
 	if len(names) == 0 {
 		names = append(names, "LOT")
 	}
-	return strings.ReplaceAll(fault.Lookup(f.Reason).Hint, "LOT", strings.Join(names, " "))
+	hint := strings.ReplaceAll(fault.Lookup(f.Reason).Hint, "--lot LOT", "--lot "+names[0]) // which takes one
+	return strings.ReplaceAll(hint, "LOT", strings.Join(names, " "))
 }
 
 // Guardian watches over all shards. Its fields are set before the first pass. It is not safe for concurrent use, but any

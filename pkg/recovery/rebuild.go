@@ -423,7 +423,7 @@ func (r *Rebuilder) freeze(ctx context.Context, lot drop.LotID) (known *drop.Led
 func aheadFault(l drop.LedgerLot, seen drop.LotState) error {
 	return fault.New(fault.Conflict, "Redis is ahead of the ledger with the lot %s: it stands at %d/%d, the ledger at %d/%d, and the outbox has nothing of what lies between",
 		l.Lot, seen.Epoch, seen.Seq, l.Watermark.Epoch, l.Watermark.Seq).
-		WithHint("let a worker record what it can: dropctl worker --until-idle; then look: dropctl reconcile --deep %s", l.Lot)
+		WithHint("look first: dropctl reconcile %s; then give up what was lost: dropctl outbox discard --lot %s --gap --reason TEXT", l.Lot, l.Lot)
 }
 
 // Record hands the ledger what the outbox has of these lots and the ledger has not, without waiting for a worker.

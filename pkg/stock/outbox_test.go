@@ -382,3 +382,47 @@ func TestTheNewestEventIsFoundInWhateverOutboxThereIs(t *testing.T) {
 	}
 	want(0)
 }
+
+// What is not acknowledged is shown in order, whether a reader was given it or not, and showing it gives it to nobody.
+func TestUnacknowledgedShowsAndTakesNothing(t *testing.T) {
+	s, _, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 10})
+	shard := lot.Shard(s.Shards())
+	shown := func(limit int) []int64 {
+		t.Helper()
+		entries, err := s.Unacknowledged(t.Context(), shard, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seqsOf(t, entries, lot)
+	}
+	for i := range 4 {
+		reserve(t, s, lot, fmt.Sprint("user-", i), "k", 1)
+	}
+	if got := shown(100); !slices.Equal(got, upTo(5)) { // the load, and nobody has ever read
+		t.Fatalf("at first %v", got)
+	}
+	given, err := s.ReadNew(t.Context(), shard, "c", 3, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(100); !slices.Equal(got, upTo(5)) {
+		t.Fatalf("with three given to a reader %v", got)
+	}
+	if err := s.Ack(t.Context(), shard, idsOf(given[:2])); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(100); !slices.Equal(got, []int64{3, 4, 5}) {
+		t.Fatalf("with two acknowledged %v", got)
+	}
+	if got := shown(2); !slices.Equal(got, []int64{3, 4}) {
+		t.Fatalf("two of them %v", got)
+	}
+	if rest := read(t, s, shard, "other"); !slices.Equal(seqsOf(t, rest, lot), []int64{4, 5}) {
+		t.Fatal("looking gave entries away")
+	}
+	other := (shard + 1) % s.Shards()
+	if entries, err := s.Unacknowledged(t.Context(), other, 10); err != nil || len(entries) > 0 {
+		t.Errorf("an empty shard: %v, %v", entries, err)
+	}
+}
