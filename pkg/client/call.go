@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
@@ -39,9 +40,12 @@ type head struct{ created, replayed bool }
 // answer is what a call brings if all went well. One that is not complete is another program's.
 type answer interface{ complete() bool }
 
-func (r *Reservation) complete() bool { return r.ID != "" && r.Lot != "" }
-func (l *Lot) complete() bool         { return l.Lot != "" }
-func (p *Page[T]) complete() bool     { return p.Items != nil }
+func (r *Reservation) complete() bool {
+	id, err := drop.ParseReservationID(r.ID)
+	return err == nil && string(id.Lot) == r.Lot
+}
+func (l *Lot) complete() bool     { return l.Lot != "" }
+func (p *Page[T]) complete() bool { return p.Items != nil }
 
 // call carries out an exchange, repeats it where that helps, and reads the answer. It also returns what the answer's head tells.
 func call[T any, P interface {

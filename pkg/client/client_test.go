@@ -185,7 +185,7 @@ func TestACallSendsWhatTheAPITakes(t *testing.T) {
 }
 
 func TestAnAnswerIsReadWhole(t *testing.T) {
-	s := script(t, ok(`{"id":"x","lot":"hat","user":"ada","state":"confirmed","qty":2,"deadline":"2026-12-01T10:00:00Z","remaining":null,"replayed":true,
+	s := script(t, ok(`{"id":"`+holdID+`","lot":"hat","user":"ada","state":"confirmed","qty":2,"deadline":"2026-12-01T10:00:00Z","remaining":null,"replayed":true,
 		"ledger":"pending","ledger_lag_seconds":3.5,"new_field":{"a":1}}`), ok(held), says(201, "application/json", `{"lot":"hat"}`), ok(`{"lot":"hat","status":"open"}`, "Idempotency-Replayed", "true"))
 	c := s.client(t, Options{})
 	r, err := c.Confirm(t.Context(), holdID, ConfirmBody{})
@@ -228,6 +228,9 @@ func TestAnAnswerLostForGoodIsAnUnknownOutcome(t *testing.T) {
 	mustBe(t, reserve(s.client(t, Options{Retries: -1})), fault.OutcomeUnknown)
 	if n := len(s.requests()); n != 2 {
 		t.Errorf("%d requests without retries", n)
+	}
+	for _, odd := range []string{`{"id":"hat~\u001b[31m~1","lot":"hat"}`, `{"id":"` + holdID + `","lot":"cap"}`} {
+		mustBe(t, reserve(script(t, says(201, "application/json", odd)).client(t, Options{Retries: -1})), fault.OutcomeUnknown)
 	}
 	s = script(t, loses)
 	mustBe(t, look(s.client(t, Options{Retries: -1})), fault.Unavailable) // nothing was to be changed
