@@ -205,7 +205,8 @@ func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
 }
 
 func TestABreakerClosesAfterARestart(t *testing.T) {
-	s, _, r := newShop(t, withBreaker)
+	r := testkit.Redis(t, lab.RedisOptions{Fsync: "always"}) // the lot must be there afterwards
+	s := openStock(t, r.URL(), withBreaker)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 10})
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
 	if err := r.Kill(); err != nil {
