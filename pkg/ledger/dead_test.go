@@ -198,6 +198,32 @@ func TestDiscardPlaces(t *testing.T) {
 	}
 }
 
+// A place that was lost and one behind it that waits are given up in one go: both are folded as voids at once.
+func TestDiscardWhatFollowsItself(t *testing.T) {
+	l := sharedLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10)
+	apply(t, l, r.take()...)
+	r.hold("lost", 1)
+	r.take()
+	r.hold("waits", 1)
+	r.hold("ada", 1)
+	apply(t, l, r.take()...)
+	s := settlement(lot)
+	s.Places = []drop.Watermark{{Epoch: 1, Seq: 3}, {Epoch: 1, Seq: 2}, {Epoch: 1, Seq: 2}}
+	if done := discard(t, l, s); done.Folded != 3 || done.Waiting != 0 || len(done.Items) != 2 {
+		t.Errorf("%+v", done)
+	}
+	wantTotals(t, l, lot, 10, 1, 0)
+	wantVerified(t, l, lot)
+	if got := lotOf(t, l, lot); got.Waiting != 0 {
+		t.Errorf("%d wait", got.Waiting)
+	}
+	if list, err := l.WaitingList(t.Context(), lot, 10); err != nil || len(list) > 0 {
+		t.Errorf("left behind: %+v, %v", list, err)
+	}
+}
+
 // A fork: the event that came first stays, and the lot goes on.
 func TestDiscardAFork(t *testing.T) {
 	l := sharedLedger(t)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
@@ -155,8 +156,8 @@ func TestTheAppRoleIsChecked(t *testing.T) {
 func TestHistoryCannotBeChanged(t *testing.T) {
 	testkit.Long(t)
 	l, db := newLedger(t)
-	for range 30 { // enough lots for every partition
-		r := seeded(t, l, newLot(), 10)
+	for i := range 30 { // enough lots for every partition, always the same ones
+		r := seeded(t, l, drop.LotID(fmt.Sprint("history-", i)), 10)
 		r.confirm(r.hold("ann", 1), 1, "pay")
 		apply(t, l, r.take()...)
 	}
