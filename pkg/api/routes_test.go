@@ -374,6 +374,8 @@ func TestOddConnectionsLeaveTheServerWell(t *testing.T) {
 		want       []int
 	}{
 		{"pipelined", whole + whole + whole, []int{201, 200, 200}},
+		{"10 MB", head + "Idempotency-Key: k\r\nContent-Length: 10485760\r\n\r\n" + strings.Repeat(" ", 10<<20), []int{413}},
+		{"10 MB in a chunk", head + "Idempotency-Key: k\r\nTransfer-Encoding: chunked\r\n\r\nA00000\r\n" + strings.Repeat(" ", 10<<20) + "\r\n0\r\n\r\n", []int{413}},
 		{"HTTP/1.0", old, []int{200}},
 		{"header bomb", head + "X-Bomb: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", []int{431}},
 		{"many headers", head + strings.Repeat("X-Many: y\r\n", 5000) + "\r\n", []int{431}},
