@@ -144,8 +144,8 @@ func (a *app) openAccess(ctx context.Context, s *server) error {
 	if err := s.access.Load(ctx); err != nil {
 		return err
 	}
-	switch keys := s.access.Keys(); {
-	case keys > 0 || s.access.Ready() != nil:
+	switch {
+	case mayHaveKeys(s.access):
 	case !loopback:
 		return fault.New(fault.Usage, "there is no API key, and --listen %s can be reached from elsewhere", a.cfg.Listen).WithField("listen").
 			WithHint("make a key first: dropctl key create --tenant TENANT --scope reserve,settle,read; or listen on 127.0.0.1")
@@ -154,6 +154,9 @@ func (a *app) openAccess(ctx context.Context, s *server) error {
 	}
 	return nil
 }
+
+// mayHaveKeys reports whether there are keys, or not all are known yet.
+func mayHaveKeys(a *api.Access) bool { return a.Ready() != nil || a.Keys() > 0 }
 
 // runServer runs until ctx ends, then drains.
 func (a *app) runServer(ctx context.Context, s server) error {
