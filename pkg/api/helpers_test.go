@@ -269,17 +269,14 @@ func (l *lines) String() string {
 // tenant makes an API key of a tenant with every scope and returns the header that names it.
 func (s *site) tenant(t testing.TB, tenant string, scopes ...drop.Scope) headers {
 	t.Helper()
-	if scopes == nil {
-		scopes = drop.Scopes()
-	}
-	token, id := drop.NewToken()
-	_, hash, _ := drop.ReadToken(token)
-	key := drop.APIKey{ID: id, Tenant: tenant, Scopes: scopes, Hash: hash, Created: time.Now(), CreatedBy: "test"}
-	if _, err := s.ledger.CreateKey(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	token, _ := s.key(t, func(k *drop.APIKey) {
+		k.Tenant = tenant
+		if scopes != nil {
+			k.Scopes = scopes
+		}
+	})
 	if err := s.access.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return headers{"Authorization": "Bearer " + token}
+	return bearer(token)
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -54,22 +55,28 @@ func (r *run) serve(ctx context.Context, env []string, args ...string) (_ site, 
 		_ = os.RemoveAll(dir)
 	}
 	s := site{address: address}
-	for limit := time.Now().Add(15 * time.Second); ; {
-		if s.answers(ctx) {
-			return s, stop, nil
-		}
+	if err := s.await(ctx, ended); err != nil {
+		text, _ := os.ReadFile(log.Name())
+		stop()
+		return site{}, nil, fault.Wrap(fault.Failed, err, "dropctl %s: %s", args[0], strings.TrimSpace(string(text)))
+	}
+	return s, stop, nil
+}
+
+// await waits until the server answers; it is an error if that takes too long, or the server ends before.
+func (s site) await(ctx context.Context, ended <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	for !s.answers(ctx) {
 		select {
 		case <-ended:
-			text, _ := os.ReadFile(log.Name())
-			stop()
-			return site{}, nil, fault.New(fault.Failed, "dropctl %s ended at once: %s", args[0], strings.TrimSpace(string(text)))
+			return errors.New("it ended at once")
+		case <-ctx.Done():
+			return errors.New("it does not answer on " + s.address)
 		case <-time.After(20 * time.Millisecond):
 		}
-		if ctx.Err() != nil || time.Now().After(limit) {
-			stop()
-			return site{}, nil, fault.New(fault.Failed, "dropctl %s does not answer on %s", args[0], address)
-		}
 	}
+	return nil
 }
 
 func freeAddress(ctx context.Context) (string, error) {
