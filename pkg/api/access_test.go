@@ -43,6 +43,7 @@ func (s *site) key(t testing.TB, change func(*drop.APIKey)) (token, id string) {
 func bearer(token string) headers { return headers{"Authorization": "Bearer " + token} }
 
 func TestWhoMayCall(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.keyed, o.noWorker, o.access.Every = true, true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	good, id := s.key(t, nil)
@@ -123,6 +124,7 @@ func TestWhoMayCall(t *testing.T) {
 
 // Two tenants may have users of one name, and do not learn of each other.
 func TestTenantsDoNotSeeEachOther(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.keyed, o.noWorker, o.access.Every = true, true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10, Limit: 1})
 	one, _ := s.key(t, nil)
@@ -230,6 +232,7 @@ func (s second) becomes(t *testing.T, status int, token string) {
 
 func TestKeysOutliveTheDatabase(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.access.Every = true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	old, oldID := s.key(t, nil)
@@ -326,6 +329,7 @@ func TestKeysOutliveTheDatabase(t *testing.T) {
 
 func TestAFileOfKeysIsTakenUpWhenItChanges(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.access.Every = true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	token, id := drop.NewToken()
@@ -387,6 +391,7 @@ func TestAFileOfKeysIsTakenUpWhenItChanges(t *testing.T) {
 // A key that is revoked while thousands call with it is refused within seconds, and until then answered.
 func TestARevokedKeyIsRefusedWithinSeconds(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.keyed, o.noWorker = true, true }) // at the pace of a real server
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	token, id := s.key(t, nil)
@@ -429,6 +434,7 @@ func TestARevokedKeyIsRefusedWithinSeconds(t *testing.T) {
 // Who is let in without a key must have asked for this machine: not through a proxy that opens it to the world, nor as a
 // page in a browser whose own name was made to point here.
 func TestNoKeyIsForThisMachineOnly(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.access.Every = true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	look := func(host string) int {
@@ -454,6 +460,7 @@ func TestNoKeyIsForThisMachineOnly(t *testing.T) {
 }
 
 func TestAUserWhoAsksTooOften(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.limits.User = true, api.Rate{Requests: 3, Per: time.Minute} })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	s.load(t, drop.Definition{Lot: "cap", Stock: 10})

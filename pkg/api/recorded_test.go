@@ -58,6 +58,7 @@ func (s *site) confirm(t *testing.T, r client.Reservation, body client.ConfirmBo
 }
 
 func TestAConfirmTellsTheLedgersWord(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t)
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	if r := into[client.Reservation](t, http.StatusOK, s.confirm(t, s.reserve(t, "hat", "ada", "k", 1), client.ConfirmBody{})); r.Ledger != "recorded" || r.LedgerLag != nil {
@@ -88,6 +89,7 @@ func TestAConfirmTellsTheLedgersWord(t *testing.T) {
 
 // Lists that PostgreSQL takes long for hold up neither each other for ever nor those who confirm.
 func TestLongListsHoldNobodyUp(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t)
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
 	slow := &told{reading: make(chan struct{})}
@@ -117,6 +119,7 @@ func TestLongListsHoldNobodyUp(t *testing.T) {
 
 // A full outbox stops holds, and nothing else.
 func TestAFullOutboxStopsHoldsOnly(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.outbox = true, 4096 })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 1000})
 	first := s.reserve(t, "hat", "first", "k", 1)

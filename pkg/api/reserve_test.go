@@ -12,6 +12,7 @@ import (
 )
 
 func TestALotIsReservedConfirmedAndRefundedOverHTTP(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10, Limit: 3})
 	ans := s.call(t, "POST", "/v1/lots/truffle/reservations", client.ReserveBody{User: "ada", Qty: 2, Hold: 60}, headers{"Idempotency-Key": "k1"})
@@ -45,6 +46,7 @@ func TestALotIsReservedConfirmedAndRefundedOverHTTP(t *testing.T) {
 }
 
 func TestManyIdenticalRequestsTakeOneHold(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 50})
 	const callers = 100
@@ -77,6 +79,7 @@ func TestManyIdenticalRequestsTakeOneHold(t *testing.T) {
 
 // A cart must not get past the limit by being two carts.
 func TestALimitCountsAcrossCartsAndPurchases(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 50, Limit: 2})
 	held := make(chan client.Reservation, 8)
@@ -113,6 +116,7 @@ func TestALimitCountsAcrossCartsAndPurchases(t *testing.T) {
 }
 
 func TestOneHoldReplacesAnother(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3, Limit: 3})
 	first := s.reserve(t, "truffle", "ada", "k1", 2)
@@ -125,6 +129,7 @@ func TestOneHoldReplacesAnother(t *testing.T) {
 }
 
 func TestEveryRefusalSaysWhatTheUserMayStillTake(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10, Limit: 5})
 	s.load(t, drop.Definition{Lot: "later", Stock: 10, Limit: 5, Opens: time.Now().Add(time.Hour)})

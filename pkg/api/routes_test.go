@@ -97,6 +97,7 @@ func checkExamples(t *testing.T, where string, content map[string]*huma.MediaTyp
 
 // A quantity that is none must not reach the stock, however it is written.
 func TestQuantitiesThatAreNoneChangeNothing(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 5})
 	before := s.lot(t, "truffle")
@@ -122,6 +123,7 @@ func TestQuantitiesThatAreNoneChangeNothing(t *testing.T) {
 // The same key is another attempt for another tenant, and none at all for another call; a body that was corrected after a
 // refusal is a fresh attempt, and after a success another request.
 func TestAKeyNamesOneAttemptOfOneTenant(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10, Limit: 2})
 	red, blue := s.tenant(t, "red"), s.tenant(t, "blue")
@@ -146,6 +148,7 @@ func TestAKeyNamesOneAttemptOfOneTenant(t *testing.T) {
 }
 
 func TestATenantSeesItsOwnReservationsOnly(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10})
 	red, blue := s.tenant(t, "red"), s.tenant(t, "blue")
@@ -185,6 +188,7 @@ func TestATenantSeesItsOwnReservationsOnly(t *testing.T) {
 }
 
 func TestListsComeInPages(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t)
 	for i := range 7 {
 		s.load(t, drop.Definition{Lot: drop.LotID(fmt.Sprintf("lot-%d", i)), Stock: 10})
@@ -227,6 +231,7 @@ func pages[T any](t *testing.T, s *site, path string, name func(T) string) (name
 
 // Whoever lost the answer asks again; the call has acted once.
 func TestRepeatedCallsActOnce(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 20, Hold: 5 * time.Minute, MaxHold: time.Hour})
 	r := s.reserve(t, "truffle", "ada", "k", 5)
@@ -270,6 +275,7 @@ func TestRepeatedCallsActOnce(t *testing.T) {
 }
 
 func TestLotsAreCreatedAndChanged(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t)
 	opens := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	body := client.LotBody{Stock: new(int64(10)), Limit: new(int64(2)), Opens: &opens, Name: new("White truffle")}
@@ -319,6 +325,7 @@ func TestLotsAreCreatedAndChanged(t *testing.T) {
 }
 
 func TestWhatIsNoCallIsAnsweredCleanly(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 5})
 	key := headers{"Idempotency-Key": "k"}
@@ -363,6 +370,7 @@ func TestWhatIsNoCallIsAnsweredCleanly(t *testing.T) {
 }
 
 func TestOddConnectionsLeaveTheServerWell(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 5})
 	body := `{"user":"ada"}`

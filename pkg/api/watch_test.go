@@ -105,6 +105,7 @@ func (w *watcher) event(t *testing.T) client.Availability {
 }
 
 func TestAStreamTellsChangesTogetherAndResumes(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.Heartbeat = true, 50*time.Millisecond })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})
 	w := s.watch(t, "truffle", "")
@@ -157,6 +158,7 @@ func (s *site) pause(t *testing.T, lot drop.LotID) error {
 // Units come back when a hold runs out, though nothing has happened in the lot.
 func TestAStreamTellsOfHoldsThatRanOut(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	if _, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "truffle", User: "ada", Key: "k", Qty: 2, Hold: time.Second}); err != nil {
@@ -187,6 +189,7 @@ func (s halfSilent) LotStates(ctx context.Context, lots []drop.LotID) (map[drop.
 }
 
 func TestASilentServerKeepsNoNewsOfOthersBack(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	s.load(t, drop.Definition{Lot: "hat", Stock: 3})
@@ -207,6 +210,7 @@ func TestASilentServerKeepsNoNewsOfOthersBack(t *testing.T) {
 }
 
 func TestStreamsAreBoundedAndEndWithTheServer(t *testing.T) {
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.MaxStreams = true, 2 })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	one, two := s.watch(t, "truffle", ""), s.watch(t, "truffle", "")
@@ -268,6 +272,7 @@ func TestAStreamOverHTTP2OutlivesItsSilence(t *testing.T) {
 
 func TestAStreamEndsWithItsKey(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.keyed, o.access.Every = true, true, often })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	token, id := s.key(t, nil)
@@ -314,6 +319,7 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
 func TestWhoDoesNotReadLosesTheStream(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 3})
 	ln := &pipes{conns: make(chan net.Conn)}

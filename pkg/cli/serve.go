@@ -128,13 +128,11 @@ func (a *app) checkDurability(ctx context.Context, s server) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
 	err := s.shop.Stock.CheckDurability(ctx)
-	if fault.Is(err, fault.UnsafeRedis) {
-		return err
-	}
-	if err != nil {
+	if err != nil && !fault.Is(err, fault.UnsafeRedis) {
 		s.log.Warn("whether Redis is as durable as asked is not known yet", "error", err)
+		err = nil
 	}
-	return nil
+	return err
 }
 
 // openAccess reads the keys. Without any key nobody from elsewhere may be answered.
