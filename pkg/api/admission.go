@@ -38,6 +38,7 @@ type look struct {
 	available int64 // units of holds past their deadline included
 	limit     int64 // for one user; 0: none
 	maxHold   time.Duration
+	last      atomic.Pointer[answered] // the refusal that it gave last
 }
 
 func newAdmission(s Stock, m *telemetry.API, limit int) *admission {
@@ -149,11 +150,23 @@ func (l *look) refuses(q drop.ReserveRequest, now time.Time) bool {
 	return now.Before(l.until) && q.Qty > l.available && (l.limit == 0 || q.Qty <= l.limit) && q.Hold <= l.maxHold
 }
 
+// answered is a refusal and the number of units that was asked for. In a drop nearly all ask for the same.
+type answered struct {
+	qty int64
+	err error
+}
+
 // refusal is the answer of the script to somebody it does not know.
 func (l *look) refusal(q drop.ReserveRequest) error {
+	if was := l.last.Load(); was != nil && was.qty == q.Qty {
+		return was.err
+	}
 	err := fault.New(fault.SoldOut, "lot %s has %d of %d units left", q.Lot, l.available, q.Qty).With("available", l.available)
 	if l.limit == 0 {
-		return err.With("remaining", nil)
+		err = err.With("remaining", nil)
+	} else {
+		err = err.With("remaining", l.limit)
 	}
-	return err.With("remaining", l.limit)
+	l.last.Store(&answered{q.Qty, err})
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -93,6 +94,11 @@ func (a *app) serve(ctx context.Context, s server, profiles string) (err error) 
 
 // serveOn opens everything else, and finds every mistake before anything is answered.
 func (a *app) serveOn(ctx context.Context, s server) (err error) {
+	// A server lives on short-lived garbage and little else: collecting it less often costs some megabytes and spares a
+	// tenth of its time. Whoever sets GOGC knows better.
+	if a.getenv("GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(400))
+	}
 	var flush func()
 	s.log, flush = a.serverLog()
 	defer flush()
