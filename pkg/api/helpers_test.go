@@ -32,6 +32,7 @@ func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
 // site is a listening server of the API on private stores.
 type site struct {
+	t        testing.TB
 	redis    *lab.Redis
 	db       testkit.Database
 	shop     *wire.Shop
@@ -65,7 +66,7 @@ func newAPI(t testing.TB, change ...func(*setup)) *site {
 	for _, c := range change {
 		c(&o)
 	}
-	s := &site{redis: testkit.Redis(t, o.redis), db: testkit.Postgres(t), metrics: telemetry.New(), log: &lines{}}
+	s := &site{t: t, redis: testkit.Redis(t, o.redis), db: testkit.Postgres(t), metrics: telemetry.New(), log: &lines{}}
 	owner := ledger.Options{URL: s.db.URL(lab.Owner)}
 	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
 		t.Fatal(err)
@@ -167,7 +168,7 @@ type answer struct {
 // headers of a request; a name that starts with - is left out though it is sent by default.
 type headers map[string]string
 
-// call makes a request and checks its answer against the document. body is text, or a value that is sent as JSON; nil
+// call makes a request, whose answer is checked against the document. body is text, or a value that is sent as JSON; nil
 // for none.
 func (s *site) call(t testing.TB, method, path string, body any, more ...headers) answer {
 	t.Helper()
@@ -175,10 +176,10 @@ func (s *site) call(t testing.TB, method, path string, body any, more ...headers
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
 	}
-	documented(t, method, path, ans)
 	return ans
 }
 
+// try is a call that may fail on its way.
 func (s *site) try(ctx context.Context, method, path string, body any, more ...headers) (answer, error) {
 	var reader io.Reader
 	switch b := body.(type) {
@@ -217,7 +218,11 @@ func (s *site) try(ctx context.Context, method, path string, body any, more ...h
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, resp.Header, text}, err
+	ans := answer{resp.StatusCode, resp.Header, text}
+	if err == nil {
+		documented(s.t, method, path, ans)
+	}
+	return ans, err
 }
 
 // into reads an answer that must have a status.
