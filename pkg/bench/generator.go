@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,10 @@ func (g *generator) take(_ context.Context, lot drop.LotID, user string) error {
 	status, text, err := c.answer()
 	if err != nil {
 		return fault.Wrap(fault.Failed, err, "the server under test did not answer")
+	}
+	if status == http.StatusServiceUnavailable && g.site.unavailable != nil {
+		g.site.unavailable.Add(1)
+		return nil
 	}
 	if status != g.status {
 		return fault.New(fault.Failed, "the server under test answered %d instead of %d: %s", status, g.status, text)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -29,6 +30,8 @@ type site struct {
 	address string
 	prefix  string // of its paths
 	token   string
+
+	unavailable *atomic.Int64 // counts answers that it cannot sell now; nil: such an answer ends the measurement
 }
 
 // http: a real server process, with keys, access log and metrics, against a bare handler in another process. Both get

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,6 +28,7 @@ func (r *run) soak(ctx context.Context) ([]Row, error) {
 		return nil, err
 	}
 	defer stop()
+	ours.unavailable = &atomic.Int64{} // in so long a time a machine may stand still for a moment
 	looks := max(2, int(r.Soak/time.Minute))
 	span := r.Soak / time.Duration(looks)
 	sides := []*side{
@@ -63,6 +65,7 @@ func (r *run) soak(ctx context.Context) ([]Row, error) {
 		atMost("soak.memory-growth", soakGrowth, grown("process_resident_memory_bytes"), "times"),
 		atMost("soak.goroutine-growth", soakGrowth, grown("go_goroutines"), "times"),
 		info("soak.requests", requests, "requests", ""),
+		info("soak.unavailable", float64(ours.unavailable.Load()), "requests", "answered 503"),
 		info("soak.memory", last["process_resident_memory_bytes"]/1e6, "MB", ""),
 		info("soak.accept-p99", sides[0].p99(), "ms", "median over the looks"),
 	}, nil
