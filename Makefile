@@ -30,7 +30,7 @@ test: deps ## run all tests with the race detector (about 10 minutes on two core
 	go test -race -timeout 20m ./...
 
 .PHONY: test-fast
-test-fast: deps ## run the quick tests in under a minute: fewer rounds, no race detector
+test-fast: deps ## run the quick tests: fewer rounds, no race detector (a minute and a half on two cores)
 	go test -short -p 6 -timeout 5m ./...
 
 SURVIVE_RUNS := 100

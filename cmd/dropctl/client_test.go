@@ -74,6 +74,7 @@ func lotOf(t *testing.T, c *client.Client, lot string, stock int64) {
 
 // TestTheClientAgainstARealServer: every call, its answer, its refusal and its repetition.
 func TestTheClientAgainstARealServer(t *testing.T) {
+	testkit.Long(t)
 	s := serve(t)
 	c, ctx := s.client(t, s.url), t.Context()
 	lotOf(t, c, "hat", 10)
@@ -203,6 +204,7 @@ func TestWhatIsRepeatedAfterALostAnswerActsOnce(t *testing.T) {
 
 // TestAListAndTheLedgersWord: what was sold is listed page by page once the ledger has it.
 func TestAListAndTheLedgersWord(t *testing.T) {
+	testkit.Long(t)
 	s := serve(t)
 	c, ctx := s.client(t, s.url), t.Context()
 	for i := range 3 {

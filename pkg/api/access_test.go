@@ -124,6 +124,7 @@ func TestWhoMayCall(t *testing.T) {
 
 // Two tenants may have users of one name, and do not learn of each other.
 func TestTenantsDoNotSeeEachOther(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.keyed, o.noWorker, o.access.Every = true, true, time.Hour })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10, Limit: 1})
@@ -460,6 +461,7 @@ func TestNoKeyIsForThisMachineOnly(t *testing.T) {
 }
 
 func TestAUserWhoAsksTooOften(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.limits.User = true, api.Rate{Requests: 3, Per: time.Minute} })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})

@@ -52,6 +52,7 @@ func TestASoldOutLotIsRefusedFromMemoryOnlyWhereNothingElseIsTrue(t *testing.T) 
 // TestWhatComesBackIsSoldAtOnce: a lot is taken for sold out for 50 ms, so whoever asks that long after a unit came back
 // gets it.
 func TestWhatComesBackIsSoldAtOnce(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	const remembered = 50 * time.Millisecond
 	s := newAPI(t, func(o *setup) { o.noWorker = true })

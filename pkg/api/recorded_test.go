@@ -58,6 +58,7 @@ func (s *site) confirm(t *testing.T, r client.Reservation, body client.ConfirmBo
 }
 
 func TestAConfirmTellsTheLedgersWord(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t)
 	s.load(t, drop.Definition{Lot: "hat", Stock: 10})
@@ -119,6 +120,7 @@ func TestLongListsHoldNobodyUp(t *testing.T) {
 
 // A full outbox stops holds, and nothing else.
 func TestAFullOutboxStopsHoldsOnly(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.outbox = true, 4096 })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 1000})

@@ -148,6 +148,7 @@ func TestAKeyNamesOneAttemptOfOneTenant(t *testing.T) {
 }
 
 func TestATenantSeesItsOwnReservationsOnly(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t)
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10})
@@ -188,6 +189,7 @@ func TestATenantSeesItsOwnReservationsOnly(t *testing.T) {
 }
 
 func TestListsComeInPages(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t)
 	for i := range 7 {
@@ -370,6 +372,7 @@ func TestWhatIsNoCallIsAnsweredCleanly(t *testing.T) {
 }
 
 func TestOddConnectionsLeaveTheServerWell(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 5})

@@ -157,6 +157,7 @@ func TestAServerThatStopsFinishesWhatItBegan(t *testing.T) {
 
 // TestWhoDoesNotEndIsCutOff stops a server while a request never becomes whole.
 func TestWhoDoesNotEndIsCutOff(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker = true })
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -105,6 +105,7 @@ func (w *watcher) event(t *testing.T) client.Availability {
 }
 
 func TestAStreamTellsChangesTogetherAndResumes(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newAPI(t, func(o *setup) { o.noWorker, o.options.Heartbeat = true, 50*time.Millisecond })
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 100})

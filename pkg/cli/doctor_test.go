@@ -217,6 +217,7 @@ func (c clinic) runID(t *testing.T) string {
 
 // TestDoctorBelievesWhatIsAttested looks at a Redis that forbids CONFIG, as managed ones do.
 func TestDoctorBelievesWhatIsAttested(t *testing.T) {
+	testkit.Long(t)
 	c := newClinic(t)
 	c.do(t, "ACL", "SETUSER", "shop", "on", ">hush", "~drop:*", "&*", "+@all", "-config")
 	c.env["DROPCTL_REDIS_URL"] = "redis://shop:hush@" + c.redis.Addr()
@@ -248,6 +249,7 @@ func TestDoctorBelievesWhatIsAttested(t *testing.T) {
 }
 
 func TestDoctorWorksWithOneStoreDown(t *testing.T) {
+	testkit.Long(t)
 	c := newClinic(t)
 	c.env["DROPCTL_REDIS_URL"] = "redis://127.0.0.1:1"
 	if l := c.ask(t, 6).line(t, "redis", "reachable"); l.Result != doctor.Fail || l.Fix == "" {
@@ -281,6 +283,7 @@ func TestDoctorWorksWithOneStoreDown(t *testing.T) {
 
 // TestDoctorKnowsWhatItDoesNotKnow looks at a database without a schema: no line may pass for want of facts.
 func TestDoctorKnowsWhatItDoesNotKnow(t *testing.T) {
+	testkit.Long(t)
 	c := newClinic(t)
 	c.env["DROPCTL_DATABASE_URL"] = testkit.Postgres(t).URL(lab.App)
 	report := c.ask(t, 6)

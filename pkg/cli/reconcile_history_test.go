@@ -33,6 +33,7 @@ func TestHistoryChecksItsFlagsBeforeItDials(t *testing.T) {
 // The history has runs with and without a verdict, one under way and one whose process died, and repairs of a run and
 // of none; Redis is not asked.
 func TestHistoryListsRunsAndRepairs(t *testing.T) {
+	testkit.Long(t)
 	db := testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
 		t.Fatal(err)

@@ -237,6 +237,7 @@ func TestCommandsAreQuotedForTheShell(t *testing.T) {
 }
 
 func TestAHintHidesPasswords(t *testing.T) {
+	testkit.Long(t)
 	redis, _ := newShop(t, 4)
 	proxy := &scriptReplies{}
 	proxy.drop.Store(2)

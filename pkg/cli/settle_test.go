@@ -21,6 +21,7 @@ type settledJSON struct {
 
 // A dry run shows what the run then does.
 func TestADryRunShowsThePlan(t *testing.T) {
+	testkit.Long(t)
 	_, env := newShop(t, 4)
 	for name, steps := range map[string][]string{
 		"confirm and refund": {"extend ID --by 12m", "confirm ID --payment p1", "confirm ID --payment p1", "refund ID --total 1 -y", "refund ID --total 1 -y", "refund ID -y", "refund ID -y"},

@@ -61,6 +61,7 @@ func TestEventsFoldInOrder(t *testing.T) {
 }
 
 func TestEventsBehindAGapWaitUntilItFills(t *testing.T) {
+	testkit.Long(t)
 	l, _ := newLedger(t)
 	r := seeded(t, l, "lot", 10)
 	a := r.hold("ann", 1)

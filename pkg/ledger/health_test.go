@@ -69,6 +69,7 @@ func TestHealthFindsWhatWasTakenAway(t *testing.T) {
 
 // TestHealthFindsWhatTheRoleMayNotDo takes rights away: one of a table, one of a column, and the schema.
 func TestHealthFindsWhatTheRoleMayNotDo(t *testing.T) {
+	testkit.Long(t)
 	_, db := newLedger(t)
 	if h := healthOf(t, db, lab.App); len(h.Lacking) != 0 {
 		t.Errorf("the runtime role lacks %v", h.Lacking)

@@ -379,6 +379,7 @@ func TestASilentServerIsUnavailable(t *testing.T) {
 
 // Whoever stops is not held up by a server that hangs, neither by its farewell nor by a call under way.
 func TestASilentServerHoldsUpNoEnd(t *testing.T) {
+	testkit.Long(t)
 	db := migrated(t)
 	proxy := testkit.Proxy(t, db.Server.Addr())
 	l, err := Open(t.Context(), Options{URL: proxy.URL(t, db.Server.URL(lab.App, db.Name))})

@@ -200,6 +200,7 @@ func TestALostEventIsDriftNotLag(t *testing.T) {
 }
 
 func TestWhatRedisHasAndTheLedgerDoesNotKnowIsDrift(t *testing.T) {
+	testkit.Long(t)
 	s := newShop(t)
 	def := drop.Definition{Lot: "smuggled", Stock: 5}.WithDefaults()
 	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: 1, Actor: "test", Reason: "test"}); err != nil {

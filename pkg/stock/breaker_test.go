@@ -277,6 +277,7 @@ func TestRefusalsDoNotOpenTheBreaker(t *testing.T) {
 
 // A server that hangs never seems to work, also while a ping is on its way to it.
 func TestAServerThatHangsNeverSeemsToWork(t *testing.T) {
+	testkit.Long(t)
 	s, _, r := newShop(t, withBreaker)
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
 	pause(t, r)
@@ -356,6 +357,7 @@ func TestAnEngineClosesWithAnOpenBreaker(t *testing.T) {
 
 // TestNobodyIsThere: a server that was never reached opens its breaker, and a cluster that was never reached has none yet.
 func TestNobodyIsThere(t *testing.T) {
+	testkit.Long(t)
 	single := openStock(t, "redis://127.0.0.1:1", withBreaker)
 	awaitBreaker(t, single, "127.0.0.1:1", drop.BreakerOpen)
 	wantRefusedAtOnce(t, single, "truffle")

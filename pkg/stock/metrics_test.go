@@ -96,6 +96,7 @@ func TestTheEngineIsMeasured(t *testing.T) {
 
 // TestWaitsAreSampled: requests that wait for the server's slots, and callers that wait for a connection of the pool.
 func TestWaitsAreSampled(t *testing.T) {
+	testkit.Long(t)
 	m := telemetry.New()
 	s, _, _ := newShop(t, func(o *Options) {
 		o.Breaker, o.Metrics, o.Shards, o.Timeout, o.DialTimeout = true, m.Engine, 1, 500*time.Millisecond, 500*time.Millisecond

@@ -371,6 +371,7 @@ func TestAHundredEqualRequestsAreOneHold(t *testing.T) {
 // TestLostRepliesAndForgottenScriptsActOnce: replies vanish after the script ran and the scripts are flushed, while
 // buyers repeat what they do not know the outcome of.
 func TestLostRepliesAndForgottenScriptsActOnce(t *testing.T) {
+	testkit.Long(t)
 	r := testkit.Redis(t)
 	direct, rdb := openStock(t, r.URL()), rawClient(t, r)
 	proxy := testkit.Proxy(t, r.Addr())

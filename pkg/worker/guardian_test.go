@@ -146,6 +146,7 @@ func TestALotThatTheLedgerStopsIsFrozenWhileItsShardSells(t *testing.T) {
 }
 
 func TestAnOperatorsFreezeIsLeftAlone(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)

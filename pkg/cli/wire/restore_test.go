@@ -408,6 +408,7 @@ func (b between) IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason s
 // TestALoadUnderAClosedEpochIsReplaced: a rebuild that lost its lock loads the lot under an epoch that another one has just
 // closed, and the lot sells. The other one stops that at once, and what was sold is a ghost.
 func TestALoadUnderAClosedEpochIsReplaced(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
 	s.sell(t, "hat", 3)
@@ -441,6 +442,7 @@ func TestALoadUnderAClosedEpochIsReplaced(t *testing.T) {
 
 // TestARebuildThatLostItsLockLoadsNothing: another rebuild has issued an epoch by the time everything is staged.
 func TestARebuildThatLostItsLockLoadsNothing(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
 	s.sell(t, "hat", 3)
@@ -481,6 +483,7 @@ func (s shop) lotKey(t *testing.T, lot drop.LotID) string {
 
 // TestNothingIsRebuiltWhileRedisIsAhead loses the outbox before the ledger has it: only Redis knows what was sold.
 func TestNothingIsRebuiltWhileRedisIsAhead(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
 	s.sell(t, "hat", 3)
@@ -499,6 +502,7 @@ func TestNothingIsRebuiltWhileRedisIsAhead(t *testing.T) {
 
 // A server without memory refuses a rebuild before the epoch is closed: the lot goes on as it was.
 func TestALotSellsOnWhereThereIsNoRoomToRebuildIt(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,9\n", seed.Options{})
 	s.drain(t)
@@ -524,6 +528,7 @@ func TestALotSellsOnWhereThereIsNoRoomToRebuildIt(t *testing.T) {
 
 // TestOnlyWhatWasOnSaleIsRebuilt also lets several rebuild at once, of whom one does.
 func TestOnlyWhatWasOnSaleIsRebuilt(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	if _, err := s.rebuilder().Rebuild(t.Context(), "nobody", "alice", "why"); !fault.Is(err, fault.NotFound) {
 		t.Error(err)

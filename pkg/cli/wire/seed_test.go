@@ -235,6 +235,7 @@ func TestSeedNeverMakesLostStockAnew(t *testing.T) {
 }
 
 func TestSeedRefusesAnotherInstallationsRedis(t *testing.T) {
+	testkit.Long(t)
 	s, other := openShop(t), openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
 	other.redis = s.redis
@@ -251,6 +252,7 @@ func TestSeedRefusesAnotherInstallationsRedis(t *testing.T) {
 
 // TestSeedCreatesNothingWhereThereIsNoRoom: a Redis out of memory would take the lot itself, and then no hold of it.
 func TestSeedCreatesNothingWhereThereIsNoRoom(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,20\n", seed.Options{})
 	if _, err := s.redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", "1"); err != nil {

@@ -87,6 +87,7 @@ func (l server) answers(t *testing.T) {
 // Nothing tells a server whose Redis it has that begins with an empty one and without PostgreSQL. What it loads later must
 // be the installation's all the same.
 func TestAServerThatBeganWithNothingLearnsWhoseItIs(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	l := s.openLate(t, s.ledger.Installation().Shards)
 	if _, err := l.Stock.Lot(t.Context(), "hat"); !fault.Is(err, fault.LotNotLoaded) { // its connections are open
@@ -106,6 +107,7 @@ func TestAServerThatBeganWithNothingLearnsWhoseItIs(t *testing.T) {
 }
 
 func TestAServerThatBeganWithTheWrongNumberOfShardsEnds(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	l := s.openLate(t, s.ledger.Installation().Shards+1)
 	l.postgres.Heal()
@@ -162,6 +164,7 @@ func TestAServerWithoutPostgreSQLSellsNobodyElsesLots(t *testing.T) {
 
 // A unit that a refund took out of a lot is not sold again because somebody changed the lot's name meanwhile.
 func TestAPutWithoutStockForgetsNoAdjustment(t *testing.T) {
+	testkit.Long(t)
 	s := openShop(t)
 	s.mustSeed(t, "lot,stock\nhat,5\n", seed.Options{})
 	id := s.sell(t, "hat", 1)
