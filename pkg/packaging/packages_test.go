@@ -197,7 +197,8 @@ const (
 
 // TestTheRPMHasEverything reads the package's own header: rpm is not on every machine that builds.
 func TestTheRPMHasEverything(t *testing.T) {
-	data, err := os.ReadFile(build(t, "rpm"))
+	file := build(t, "rpm")
+	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,6 +215,42 @@ func TestTheRPMHasEverything(t *testing.T) {
 	}
 	if !slices.Contains(names, "/usr/share/zsh/site-functions/_dropctl") {
 		t.Error("the completion of zsh is missing")
+	}
+	installRPM(t, file)
+}
+
+// installRPM lets rpm install the package, where it is there, into a folder that has nothing else, and take it away again.
+func installRPM(t *testing.T, file string) {
+	t.Helper()
+	if _, err := exec.LookPath("rpm"); err != nil {
+		t.Log("there is no rpm to install the package with")
+		return
+	}
+	scratch := t.TempDir()
+	rpm := func(args ...string) string {
+		return do(t, "rpm", append([]string{"--root=" + scratch, "--dbpath=/var/lib/rpm"}, args...)...)
+	}
+	rpm("--initdb")
+	rpm("--install", "--nodeps", "--noscripts", file)
+	for path, mode := range packaged {
+		if info, err := os.Stat(filepath.Join(scratch, path)); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, want the mode %s", path, err, mode)
+		}
+	}
+	installed := filepath.Join(scratch, "usr/bin/dropctl")
+	if out := do(t, installed, "version"); !strings.Contains(out, runtime.GOARCH) {
+		t.Errorf("the program says %s", out)
+	}
+	config := filepath.Join(scratch, "etc/dropctl/dropctl.yaml")
+	if err := os.WriteFile(config, []byte("version: 1\nqueue: 99\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	rpm("--erase", "--noscripts", "dropctl")
+	if data, err := os.ReadFile(config + ".rpmsave"); err != nil || !strings.Contains(string(data), "queue: 99") {
+		t.Errorf("the config after a removal: %q, %v", data, err)
+	}
+	if _, err := os.Stat(installed); !os.IsNotExist(err) {
+		t.Errorf("the program is still there: %v", err)
 	}
 }
 
