@@ -274,11 +274,6 @@ func (o *object) seconds() float64 {
 	return f
 }
 
-// holdOf is a number of seconds as a duration, in whole milliseconds.
-func holdOf(seconds float64) time.Duration {
-	return time.Duration(math.Round(seconds*1000)) * time.Millisecond
-}
-
 // time reads a moment by RFC 3339; null is the zero time.
 func (o *object) time() *time.Time {
 	var t time.Time

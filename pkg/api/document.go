@@ -181,7 +181,7 @@ func exampleProblem(entry fault.Entry, scope drop.Scope) client.Problem {
 		f = fault.New(entry.Code, "lot truffle-99 has 0 of 2 units left").With("available", int64(0)).With("remaining", int64(3))
 	case fault.HoldExists:
 		f = fault.New(entry.Code, "the user already holds 2 of lot truffle-99 until 2026-12-01T10:05:00Z").With("reservation", exampleID).
-			With("deadline", exampleTime.Add(holdOf(300))).With("remaining_seconds", 299.8).With("remaining", int64(1))
+			With("deadline", exampleTime.Add(client.Duration(300))).With("remaining_seconds", 299.8).With("remaining", int64(1))
 	case fault.Invalid:
 		f = fault.New(entry.Code, "qty is not a whole number").WithField("qty").WithHint("use digits without a fraction, exponent or quotes")
 	case fault.Forbidden:

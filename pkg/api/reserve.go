@@ -25,7 +25,7 @@ func (a *API) reserve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	q := drop.ReserveRequest{Lot: lot, User: c.identity(body.User), Key: key, Qty: body.Qty, Hold: holdOf(body.Hold), Replace: body.Replace, Actor: c.actor()}
+	q := drop.ReserveRequest{Lot: lot, User: c.identity(body.User), Key: key, Qty: body.Qty, Hold: client.Duration(body.Hold), Replace: body.Replace, Actor: c.actor()}
 	if err := q.Check(); err != nil {
 		return err
 	}

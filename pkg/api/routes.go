@@ -113,7 +113,7 @@ func allRoutes() []route {
 const exampleID = "truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17"
 
 func exampleReservation(change func(*client.Reservation)) client.Reservation {
-	r := client.Reservation{ID: exampleID, Lot: "truffle-99", User: "ada", State: "held", Qty: 2, Deadline: moment(exampleTime.Add(holdOf(300))),
+	r := client.Reservation{ID: exampleID, Lot: "truffle-99", User: "ada", State: "held", Qty: 2, Deadline: moment(exampleTime.Add(client.Duration(300))),
 		Left: new(299.8), Key: "order-4711", Created: &exampleTime, Seq: 17, Remaining: new(int64(1))}
 	if change != nil {
 		change(&r)

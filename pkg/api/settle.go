@@ -85,7 +85,7 @@ func (a *API) extend(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return a.settleAndAnswer(w, r, drop.SettleRequest{Action: drop.ActExtend, By: holdOf(body.By), Reason: body.Reason})
+	return a.settleAndAnswer(w, r, drop.SettleRequest{Action: drop.ActExtend, By: client.Duration(body.By), Reason: body.Reason})
 }
 
 func parseExtend(o *object) (b client.ExtendBody) {

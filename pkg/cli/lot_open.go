@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -29,12 +28,9 @@ within 0.3 s blocks nothing; dropctl doctor looks at everything.`,
 	}, drop.Open)
 }
 
-// preflightBudget is what a look before opening may take, over all servers.
-const preflightBudget = 300 * time.Millisecond
-
 // Blocked says of lots why they must not be opened; what is not known within the budget blocks nothing.
 func (s storeShop) Blocked(ctx context.Context, lots []drop.LotID) map[drop.LotID]error {
-	ctx, cancel := context.WithTimeout(ctx, preflightBudget)
+	ctx, cancel := context.WithTimeout(ctx, wire.OpeningLook)
 	defer cancel()
 	installation := make(chan ledger.Installation, 1)
 	go func() { installation <- s.app.installation(ctx) }()

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"math"
 	"net"
 	"net/url"
 	"strings"
@@ -187,7 +186,7 @@ func (s serverShop) AwaitRecorded(ctx context.Context, q drop.SettleRequest, con
 		}
 		wait := 50 * time.Millisecond // the server may have waited long already, or knows that it takes longer
 		if r.LedgerLag != nil {
-			wait = max(wait, min(time.Second, seconds(*r.LedgerLag)))
+			wait = max(wait, min(time.Second, client.Duration(*r.LedgerLag)))
 		}
 		select {
 		case <-ctx.Done():
@@ -256,7 +255,7 @@ func (s serverShop) view(r client.Reservation) (reservationView, error) {
 	v := reservationView{ID: id, Lot: id.Lot, User: r.User, State: drop.State(r.State), Qty: r.Qty, Refunded: r.Refunded, Deadline: moment(r.Deadline),
 		Payment: r.Payment, Key: r.Key, Created: moment(r.Created), Seq: r.Seq, Replayed: r.Replayed, Remaining: r.Remaining}
 	if r.Left != nil {
-		left := seconds(*r.Left)
+		left := client.Duration(*r.Left)
 		v.Left = &left
 	}
 	return v, nil
@@ -265,12 +264,9 @@ func (s serverShop) view(r client.Reservation) (reservationView, error) {
 func viewServedLot(l client.Lot) lotView {
 	return lotView{Lot: drop.LotID(l.Lot), Name: l.Name, Status: drop.Status(l.Status), Selling: l.Selling,
 		Capacity: l.Capacity, Available: l.Available, Held: l.Held, Sold: l.Sold, Due: l.Due, Limit: unitLimit(l.Limit),
-		Hold: seconds(l.Hold), MaxHold: seconds(l.MaxHold), Opens: moment(l.Opens), Closes: moment(l.Closes), Late: drop.Late(l.Late),
+		Hold: client.Duration(l.Hold), MaxHold: client.Duration(l.MaxHold), Opens: moment(l.Opens), Closes: moment(l.Closes), Late: drop.Late(l.Late),
 		Epoch: l.Epoch, Seq: l.Seq, Frozen: fault.Code(l.Frozen)}
 }
-
-// seconds is a duration of whole milliseconds, which is as fine as the stores count.
-func seconds(s float64) time.Duration { return time.Duration(math.Round(s*1000)) * time.Millisecond }
 
 func moment(t *time.Time) time.Time {
 	if t == nil {

@@ -2,7 +2,15 @@
 // its OpenAPI document is made from them.
 package client
 
-import "time"
+import (
+	"math"
+	"time"
+)
+
+// Duration is a number of seconds of a body, in whole milliseconds: no call takes more exact ones.
+func Duration(seconds float64) time.Duration {
+	return time.Duration(math.Round(seconds*1000)) * time.Millisecond
+}
 
 // Reservation is one reservation. Times are UTC.
 type Reservation struct {

@@ -3,7 +3,6 @@ package wire
 import (
 	"context"
 	"log/slog"
-	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -246,7 +245,7 @@ func changeOf(lot drop.LotID, b client.LotBody, actor string) drop.ChangeRequest
 		if seconds == nil {
 			return nil
 		}
-		return new(time.Duration(math.Round(*seconds*1000)) * time.Millisecond)
+		return new(client.Duration(*seconds))
 	}
 	q := drop.ChangeRequest{Lot: lot, Limit: b.Limit, Hold: duration(b.Hold), MaxHold: duration(b.MaxHold), Opens: b.Opens, Closes: b.Closes, Name: b.Name, Actor: actor}
 	if b.Late != "" {
@@ -287,8 +286,8 @@ func textsOf(lot drop.LotID, b client.LotBody) map[string]string {
 	return texts
 }
 
-// openingLook is what the look at a Redis before a lot is opened may take.
-const openingLook = 300 * time.Millisecond
+// OpeningLook is what the look at all Redis servers before lots are opened may take.
+const OpeningLook = 300 * time.Millisecond
 
 // Open lets a lot sell, unless its Redis could lose its stock. What cannot be found out in time blocks nothing.
 func (s *Shop) Open(ctx context.Context, lot drop.LotID, actor, reason string) (drop.LotState, bool, error) {
@@ -308,7 +307,7 @@ func (s *Shop) change(ctx context.Context, q drop.ChangeRequest) (drop.LotState,
 
 // mayOpen is an error if a lot's Redis is known to be one that could lose its stock.
 func (s *Shop) mayOpen(ctx context.Context, lot drop.LotID) error {
-	ctx, cancel := context.WithTimeout(ctx, openingLook)
+	ctx, cancel := context.WithTimeout(ctx, OpeningLook)
 	defer cancel()
 	shard := lot.Shard(s.Stock.Shards())
 	nodes, err := s.Stock.Preflight(ctx, []int{shard})
