@@ -29,10 +29,10 @@ var arrows = map[string]string{
 	"pkg/reconcile": "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/doctor":    "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/seed":      "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/payment":   "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/notify":    "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/payment":   "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
+	"pkg/notify":    "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
 	"pkg/simulate":  "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/client":    "pkg/drop pkg/fault",
+	"pkg/client":    "pkg/drop pkg/fault pkg/retry",
 	// The benchmark compares the engine with bare drivers, on private servers.
 	"pkg/bench": "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
 
@@ -46,6 +46,8 @@ var arrows = map[string]string{
 	"pkg/telemetry": "pkg/fault",
 	"pkg/packaging": "",
 	"pkg/term":      "",
+	"pkg/sign":      "pkg/fault",
+	"pkg/retry":     "",
 	"pkg/fault":     "",
 
 	"pkg/testkit": "pkg/lab pkg/drop pkg/fault pkg/stock pkg/ledger migrations",

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"mime"
 	"net/http"
 	"net/http/httptrace"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 )
 
 const (
@@ -273,7 +273,7 @@ func retryAfter(h http.Header) time.Duration {
 // pause waits before attempt n+1: at random up to a bound that doubles each time, so that many callers do not come back
 // at once. It returns false, at once, where the wait is longer than the context or anybody's patience.
 func pause(ctx context.Context, n int, after time.Duration) bool {
-	wait := after + rand.N(min(maxPause, firstPause<<min(n, 16)))
+	wait := after + retry.Pause(n+1, firstPause, maxPause)
 	if deadline, ok := ctx.Deadline(); after > maxAfter || ok && time.Until(deadline) <= wait {
 		return false
 	}

@@ -1,0 +1,32 @@
+package retry
+
+import (
+	"testing"
+	"time"
+)
+
+func TestPausesGrowUpToTheLongest(t *testing.T) {
+	for _, c := range []struct {
+		failures int
+		bound    time.Duration
+	}{{-1, time.Second}, {0, time.Second}, {1, time.Second}, {2, 2 * time.Second}, {5, 16 * time.Second}, {7, time.Minute}, {1 << 40, time.Minute}} {
+		var longest time.Duration
+		for range 500 {
+			p := Pause(c.failures, time.Second, time.Minute)
+			if p < 0 || p >= c.bound {
+				t.Fatalf("%s after %d failures", p, c.failures)
+			}
+			longest = max(longest, p)
+		}
+		// That 500 draws all lie in the lower half has a probability of 2^-500.
+		if longest < c.bound/2 {
+			t.Errorf("at most %s of %s after %d failures", longest, c.bound, c.failures)
+		}
+	}
+	if p := Pause(3, 0, 0); p != 0 {
+		t.Errorf("%s of nothing", p)
+	}
+	if p := Pause(3, time.Hour, time.Second); p >= time.Second {
+		t.Errorf("%s, beyond the longest", p)
+	}
+}
