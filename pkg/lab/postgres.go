@@ -183,6 +183,8 @@ func (p *Postgres) commandLine() []string {
 		"timezone":                "UTC",
 		"log_timezone":            "UTC",
 		"max_connections":         "200",
+		// In the folder of the data, so that nothing is left elsewhere of a server that was killed.
+		"dynamic_shared_memory_type": "mmap",
 	}
 	if p.options.NoFsync {
 		settings["fsync"] = "off"

@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,15 @@ func pgExec(t *testing.T, address, sql string) error {
 	defer func() { _ = conn.Close(context.Background()) }()
 	_, err = conn.Exec(t.Context(), sql)
 	return err
+}
+
+// TestSharedMemoryGoesWithTheData: a server that is killed clears nothing away, so its memory is a file in its own folder.
+func TestSharedMemoryGoesWithTheData(t *testing.T) {
+	t.Parallel()
+	p := startTestPostgres(t, PostgresOptions{NoFsync: true})
+	if files, err := filepath.Glob(filepath.Join(p.home.path("data"), "pg_dynshmem", "mmap.*")); err != nil || len(files) == 0 {
+		t.Fatalf("no shared memory in the folder of the data: %v, %v", files, err)
+	}
 }
 
 func TestPostgresRoles(t *testing.T) {
