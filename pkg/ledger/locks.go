@@ -13,6 +13,7 @@ import (
 const (
 	lockClass     = 0x64726f70 // "drop"
 	lockReconcile = 1
+	lockResend    = 2
 	lockLotsBase  = 1000 // and lotLocks numbers from there
 	lotLocks      = 64
 
@@ -31,6 +32,15 @@ func (l *Ledger) LockLots(ctx context.Context, ids []drop.LotID) (unlock func(),
 			return false, nil
 		}
 		return err == nil, err
+	})
+}
+
+// LockResend keeps other workers from sending again what this server lacks, until unlock. It does not wait: fault.Busy if
+// another worker is at it.
+func (l *Ledger) LockResend(ctx context.Context) (unlock func(), err error) {
+	return l.lock(ctx, "another worker sends again what the ledger lacks", func(ctx context.Context, conn *pgxpool.Conn) (locked bool, err error) {
+		err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockClass, lockResend).Scan(&locked)
+		return locked, err
 	})
 }
 

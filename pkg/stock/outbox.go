@@ -304,13 +304,39 @@ func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]
 	if err != nil {
 		return nil, err
 	}
+	return s.eventsSince(ctx, node, k, from, "+")
+}
+
+// EventsReadSince is EventsSince without the entries that no consumer was given yet.
+func (s *Stock) EventsReadSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
+	if err != nil && strings.Contains(err.Error(), "no such key") {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, s.commandFault(k.outbox, err)
+	}
+	for _, g := range groups {
+		if g.Name == consumerGroup {
+			return s.eventsSince(ctx, node, k, from, g.LastDeliveredID)
+		}
+	}
+	return nil, nil
+}
+
+// eventsSince reads back from the entry with the id end.
+func (s *Stock) eventsSince(ctx context.Context, node *redis.Client, k shardKeys, from map[drop.LotID]drop.Watermark, end string) (map[drop.LotID][]drop.Event, error) {
 	open := make(map[drop.LotID]bool, len(from))
 	for lot := range from {
 		open[lot] = true
 	}
 	found := make(map[drop.LotID][]drop.Event)
 	page := 10 // mostly somebody asks for what was written just now
-	for end := "+"; len(open) > 0; page = min(4*page, outboxPage) {
+	for ; len(open) > 0; page = min(4*page, outboxPage) {
 		messages, err := node.XRevRangeN(ctx, k.outbox, end, "-", int64(page)).Result()
 		if err != nil {
 			return nil, s.commandFault(k.outbox, err)

@@ -288,6 +288,42 @@ func TestEventsSinceAWatermarkAreExact(t *testing.T) {
 	}
 }
 
+func TestOnlyWhatSomebodyHasReadIsReadSince(t *testing.T) {
+	s, _, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 10})
+	shard := lot.Shard(s.Shards())
+	since := func() []drop.Event {
+		t.Helper()
+		found, err := s.EventsReadSince(t.Context(), shard, map[drop.LotID]drop.Watermark{lot: {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found[lot]
+	}
+	if events := since(); len(events) != 0 {
+		t.Errorf("nobody has read anything, and yet %+v", events)
+	}
+	given := read(t, s, shard, "c") // the load
+	reserve(t, s, lot, "ann", "k", 1)
+	if events := since(); len(events) != 1 || events[0].Kind != drop.KindLoaded {
+		t.Errorf("of what is in somebody's hand there is %+v", events)
+	}
+	if err := s.Ack(t.Context(), shard, idsOf(given)); err != nil {
+		t.Fatal(err)
+	}
+	if events := since(); len(events) != 1 {
+		t.Errorf("of what is acknowledged there is %+v", events)
+	}
+	read(t, s, shard, "c")
+	if events := since(); len(events) != 2 || events[1].Kind != drop.KindHeld {
+		t.Errorf("after all was read there is %+v", events)
+	}
+	elsewhere := (shard + 1) % s.Shards()
+	if found, err := s.EventsReadSince(t.Context(), elsewhere, map[drop.LotID]drop.Watermark{"none": {}}); err != nil || len(found) != 0 {
+		t.Errorf("of a shard without an outbox: %+v, %v", found, err)
+	}
+}
+
 // TestARestartGivesEventsAgainAndLosesNone: what Redis had on disk comes back, acknowledged or not; nothing is new.
 func TestARestartGivesEventsAgainAndLosesNone(t *testing.T) {
 	r := testkit.Redis(t, lab.RedisOptions{Fsync: "always"})

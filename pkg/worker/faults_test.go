@@ -201,10 +201,12 @@ func (l *lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func (l *lines) has(text string) bool {
+func (l *lines) has(text string) bool { return l.count(text) > 0 }
+
+func (l *lines) count(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return strings.Contains(l.text, text)
+	return strings.Count(l.text, text)
 }
 
 // Redis is away for so long that every loop pauses for seconds between its attempts. The sale is shut until they go on.

@@ -112,7 +112,7 @@ func (w *Worker) drained(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if err := w.watchServer(ctx); err != nil {
+	if settled, err := w.watchServer(ctx); !settled || err != nil {
 		return false, err
 	}
 	if _, err := w.fillGaps(ctx, 0); err != nil {

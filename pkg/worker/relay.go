@@ -23,8 +23,9 @@ type Outbox interface {
 	Leave(ctx context.Context, shard int, consumer string) error
 	// Trim deletes entries that are acknowledged and older than keep.
 	Trim(ctx context.Context, shard int, keep time.Duration) (int64, error)
-	// EventsSince returns the kept events of each lot that lie behind its watermark, in order.
-	EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
+	// EventsReadSince returns the kept events of each lot that lie behind its watermark, in order, as far as a consumer was
+	// given them: the others come to one by themselves.
+	EventsReadSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
 }
 
 // Journal is what the relay needs of PostgreSQL.
@@ -41,6 +42,9 @@ type Journal interface {
 	// differ when it was restarted since, another one has taken over, or the database was put back.
 	Server(ctx context.Context) (now, remembered string, err error)
 	SetServer(ctx context.Context, server string) error
+	// LockResend makes the worker the only one that sends again what a server lacks, until unlock; fault.Busy while
+	// another one is.
+	LockResend(ctx context.Context) (unlock func(), err error)
 	// TakeTokens takes up to want tokens from the bucket that all workers share and that fills at the rate
 	// per second. When it grants none it says when to ask again.
 	TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error)

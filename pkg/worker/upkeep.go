@@ -29,7 +29,7 @@ func (w *Worker) upkeep(ctx context.Context) error {
 	var trimmed time.Time
 	var alarmed []drop.LotID
 	for {
-		if err := w.watchServer(ctx); err != nil {
+		if _, err := w.watchServer(ctx); err != nil {
 			return err
 		}
 		if _, err := w.ledger.FoldWaiting(ctx); err != nil {
@@ -59,22 +59,35 @@ func (w *Worker) upkeep(ctx context.Context) error {
 }
 
 // watchServer sends again whatever the outbox still has when the database has been started anew, is on another server, or
-// on another timeline than it remembers: what it had confirmed before, and was acknowledged for, may be missing now.
-func (w *Worker) watchServer(ctx context.Context) error {
+// on another timeline than it remembers: what it had confirmed before, and was acknowledged for, may be missing now. One
+// worker does it for all; it is not settled as long as another one is at it.
+func (w *Worker) watchServer(ctx context.Context) (settled bool, err error) {
 	w.resending.Lock()
 	defer w.resending.Unlock()
 	now, remembered, err := w.ledger.Server(ctx)
 	if err != nil || now == remembered {
-		return err
+		return err == nil, err
+	}
+	unlock, err := w.ledger.LockResend(ctx)
+	if fault.Is(err, fault.Busy) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	// Another worker may have done it just now.
+	if now, remembered, err = w.ledger.Server(ctx); err != nil || now == remembered {
+		return err == nil, err
 	}
 	if remembered != "" {
 		w.log.Warn("PostgreSQL was restarted, put back or replaced; sending again what the ledger has not folded and the outbox still has", "before", remembered, "now", now)
 	}
 	if err := w.resendAll(ctx); err != nil {
-		return err
+		return false, err
 	}
 	// The server that was asked before sending: if another one takes over meanwhile, all is sent once more.
-	return w.ledger.SetServer(ctx, now)
+	return true, w.ledger.SetServer(ctx, now)
 }
 
 // resendAll sends again every kept event that the ledger has not folded, also of lots that it does not know any
@@ -156,7 +169,7 @@ func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark,
 		shards[shard][lot] = at
 	}
 	for shard, lots := range shards {
-		kept, err := w.stock.EventsSince(ctx, shard, lots)
+		kept, err := w.stock.EventsReadSince(ctx, shard, lots)
 		if err != nil {
 			return err
 		}
