@@ -59,7 +59,7 @@ func TestAKilledRepairIsAccountedForAndRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = repair.Wait()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		clients := do("INFO", "clients")
 		return strings.Contains(clients, "blocked_clients:0"), clients
 	})

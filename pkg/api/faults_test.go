@@ -39,7 +39,7 @@ func TestLostRepliesOfRedisActOnce(t *testing.T) {
 		}
 		proxy.Heal()
 		var again answer
-		testkit.Eventually(t, 10*time.Second, func() (bool, string) { // the breaker may be open for a moment
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) { // the breaker may be open for a moment
 			again = s.call(t, "POST", path, body, key)
 			return again.status < 300, string(again.body)
 		})

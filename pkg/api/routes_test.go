@@ -172,7 +172,7 @@ func TestATenantSeesItsOwnReservationsOnly(t *testing.T) {
 	}
 	// Ended, it no longer names its user in Redis; the ledger knows.
 	into[client.Reservation](t, http.StatusOK, s.call(t, "POST", "/v1/reservations/"+other.ID+"/release", nil, blue))
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		ans := s.call(t, "GET", "/v1/reservations?user=bob&state=released", nil, blue)
 		page := into[client.Page[client.Reservation]](t, http.StatusOK, ans)
 		return len(page.Items) == 1 && page.Items[0].User == "bob", string(ans.body)
@@ -198,7 +198,7 @@ func TestListsComeInPages(t *testing.T) {
 	for i := range 5 {
 		s.reserve(t, "lot-1", fmt.Sprintf("user-%d", i), "k", 1)
 	}
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		page := into[client.Page[client.Reservation]](t, http.StatusOK, s.call(t, "GET", "/v1/reservations?lot=lot-1", nil))
 		return len(page.Items) == 5 && page.Next == "", fmt.Sprint(page)
 	})

@@ -141,7 +141,7 @@ func TestAServerThatStopsFinishesWhatItBegan(t *testing.T) {
 		}
 		confirmed <- ans
 	}()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return s.lot(t, "hat").Sold == 1, "nothing is confirmed" })
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return s.lot(t, "hat").Sold == 1, "nothing is confirmed" })
 	s.shutDown()
 	if got := into[client.Reservation](t, http.StatusAccepted, <-confirmed); got.Ledger != "pending" {
 		t.Errorf("the confirm was answered %+v", got)
@@ -174,7 +174,7 @@ func TestWhoDoesNotEndIsCutOff(t *testing.T) {
 	if _, err := io.WriteString(conn, request[:len(request)-5]); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		return s.counted(t, "dropctl_api_in_flight_requests") == 1, "the request has not begun"
 	})
 	stop()

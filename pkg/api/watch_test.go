@@ -222,7 +222,7 @@ func TestStreamsAreBoundedAndEndWithTheServer(t *testing.T) {
 		t.Error("nothing says when to ask again")
 	}
 	one.hangUp()
-	testkit.Eventually(t, 5*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		req, _ := http.NewRequestWithContext(ctx, "GET", s.url+"/v1/lots/truffle/events", nil)
@@ -336,7 +336,7 @@ func TestWhoDoesNotReadLosesTheStream(t *testing.T) {
 	if _, err := fmt.Fprint(ours, "GET /v1/lots/truffle/events HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 15*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		_ = ours.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 		_, err := ours.Write([]byte("x")) // nothing reads it as long as the connection lives
 		return err != nil && strings.Contains(err.Error(), "closed"), "the connection of somebody who does not read stays open"

@@ -113,7 +113,7 @@ func TestAnInterruptedDemoLeavesNothingRunning(t *testing.T) {
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("it took %s to stop", took)
 	}
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		now := children(t)
 		return now <= before, "child processes are left"
 	})

@@ -333,7 +333,7 @@ func TestLotOpenLooksFirst(t *testing.T) {
 	}
 	c.do(t, "CONFIG", "SET", "save", "3600 1")
 	c.do(t, "BGSAVE")
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		info, err := c.redis.Do(t.Context(), "INFO", "persistence")
 		return err == nil && strings.Contains(info, "rdb_last_bgsave_status:err"), info
 	})

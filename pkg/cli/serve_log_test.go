@@ -48,7 +48,7 @@ func TestALogThatHangsOrFailsStopsNobody(t *testing.T) {
 	}
 	paper.fails = errors.New("no space left")
 	paper.hangs.Unlock()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		return g.lost == lines, "some lines still wait"

@@ -122,7 +122,7 @@ func TestRedisComesBackAfterACrash(t *testing.T) {
 	if err := syscall.Kill(r.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 30*time.Second, func() string {
 		if pid := r.PID(); pid != 0 {
 			return fmt.Sprintf("the crash goes unnoticed: process %d", pid)
 		}

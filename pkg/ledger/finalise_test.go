@@ -275,7 +275,7 @@ func TestLeasesRunOutWhileRefundsAreFolded(t *testing.T) {
 		}
 	})
 	all.Wait()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		finalise(t, l)
 		s := salesOf(t, l, lot)
 		return s.Open == 0, fmt.Sprintf("%d are open", s.Open)

@@ -392,7 +392,7 @@ func TestASilentServerHoldsUpNoEnd(t *testing.T) {
 		_, err := l.KnowsLot(context.WithoutCancel(t.Context()), "lot")
 		hanging <- err
 	}()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return l.pool.Stat().AcquiredConns() > 0, "nothing is asked" })
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return l.pool.Stat().AcquiredConns() > 0, "nothing is asked" })
 	began := time.Now()
 	l.Close()
 	if took := time.Since(began); took > closeLimit+2*time.Second {

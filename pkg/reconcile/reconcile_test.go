@@ -275,7 +275,7 @@ func TestLagIsWaitedForAndBecomesAFindingWithAge(t *testing.T) {
 	if row := rowOf(t, s.reconcile(t, reconcile.Options{MaxLag: time.Hour}), "truffle"); row.Verdict != fault.VerdictLagging || row.Finding {
 		t.Errorf("within the limit: %+v", row)
 	}
-	testkit.Eventually(t, 5*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		row := rowOf(t, s.reconcile(t, reconcile.Options{MaxLag: time.Millisecond}), "truffle")
 		return row.Verdict == fault.VerdictLagging && row.Finding && row.Lag > 0, fmt.Sprintf("past the limit: %+v", row)
 	})

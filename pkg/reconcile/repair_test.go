@@ -303,7 +303,7 @@ func TestARepairPausedPastItsLockChangesNothing(t *testing.T) {
 		t.Errorf("a second repair at once: %v", err)
 	}
 	s.db.SQL(t, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()`)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		report, err := reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), o)
 		return err == nil && report.Err() == nil && report.Repaired == 2, fmt.Sprintf("%+v, %v", report, err)
 	})

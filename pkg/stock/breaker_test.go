@@ -117,7 +117,7 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 		})
 	}()
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return sold.Load() > callers, "nobody sells" })
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return sold.Load() > callers, "nobody sells" })
 	goroutines := runtime.NumGoroutine()
 
 	pause(t, r)
@@ -127,13 +127,13 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 	}
 	wantRefusedAtOnce(t, s, lot)
 	// What was sent ends with its socket's time limit; everybody else is told at once, and nothing piles up.
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		sh := s.shardOf(lot)
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
 		return len(sh.queue) == 0 && sh.busy == 0, fmt.Sprintf("%d requests wait, %d lanes are busy", len(sh.queue), sh.busy)
 	})
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return refused.Load() > callers, "few are refused" })
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return refused.Load() > callers, "few are refused" })
 	if now := runtime.NumGoroutine(); now > goroutines+20 {
 		t.Errorf("%d goroutines, %d before", now, goroutines)
 	}
@@ -141,7 +141,7 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 
 	resume(t, r)
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return sold.Load() > before+callers, "nobody sells" })
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return sold.Load() > before+callers, "nobody sells" })
 	stop()
 	<-load
 	t.Logf("%d sold, %d refused, %d outcomes unknown", sold.Load(), refused.Load(), unknown.Load())
@@ -176,7 +176,7 @@ func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
 			t.Error(err) // it was sent, and is answered in the end
 		}
 	})
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		sh := s.shardOf(lot)
 		sh.mu.Lock()
 		defer sh.mu.Unlock()
@@ -312,7 +312,7 @@ func TestAServerThatTakesNoCallsIsTold(t *testing.T) {
 	told := func(works bool, said string) {
 		t.Helper()
 		operator.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 			n := s.Nodes()[0]
 			return n.Breaker == drop.BreakerClosed && n.Works() == works && strings.Contains(n.Err, said), fmt.Sprintf("%+v", n)
 		})

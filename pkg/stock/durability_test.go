@@ -286,7 +286,7 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 			})
 		}
 		do(t, r, "CONFIG", "SET", c.set, c.back)
-		testkit.Eventually(t, 10*time.Second, func() (bool, string) { // a file that was just switched on must be complete
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) { // a file that was just switched on must be complete
 			err := ask(s)
 			return err == nil, fmt.Sprintf("with %s %s: %v", c.set, c.back, err)
 		})
@@ -301,7 +301,7 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 		t.Errorf("%+v, %v", state, err)
 	}
 	do(t, r, "CONFIG", "SET", "appendonly", "yes")
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		_, _, err := hurried.Change(t.Context(), drop.ChangeRequest{Lot: lot, Status: ptr(drop.Open)})
 		return err == nil, fmt.Sprintf("with everything back: %v", err)
 	})

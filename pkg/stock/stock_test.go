@@ -164,7 +164,7 @@ func TestDeadlineDecidesNotTheSweep(t *testing.T) {
 // waitPast waits until Redis' clock has reached a time.
 func waitPast(t testing.TB, s *Stock, lot drop.LotID, at time.Time) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		state, err := s.Lot(context.Background(), lot)
 		return err == nil && !state.Now.Before(at), "the deadline has not come"
 	})
@@ -216,7 +216,7 @@ func TestRestartedServerIsShut(t *testing.T) {
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		_, err := s.Reserve(context.Background(), drop.ReserveRequest{Lot: lot, User: "bob", Key: "k", Qty: 1})
 		if err == nil {
 			t.Fatal("a restarted server took a hold before anybody had looked")

@@ -64,12 +64,12 @@ func TestPowerLossTakesTheUnsyncedTail(t *testing.T) {
 	do(t, r, "SET", "bottles", "1")
 	const log = "appendonly.aof.1.incr.aof"
 	synced := func() int64 { return readControl(t, r.Dir()).synced(log) }
-	Eventually(t, 10*time.Second, func() (bool, string) { return synced() > 0, "the first write is not synced" })
+	Eventually(t, 30*time.Second, func() (bool, string) { return synced() > 0, "the first write is not synced" })
 
 	// Right after a sync there is a second until the next.
 	before := synced()
 	do(t, r, "INCR", "bottles")
-	Eventually(t, 10*time.Second, func() (bool, string) { return synced() > before, "the second write is not synced" })
+	Eventually(t, 30*time.Second, func() (bool, string) { return synced() > before, "the second write is not synced" })
 	do(t, r, "INCRBY", "bottles", "1000")
 	do(t, r, "SET", "more", strings.Repeat("x", 1000))
 	if lost := LosePower(t, r); lost < 1000 {
@@ -94,7 +94,7 @@ func TestPowerLossTakesNothingThatWasSynced(t *testing.T) {
 		}
 		if round == 1 { // the log begins anew
 			do(t, r, "BGREWRITEAOF")
-			Eventually(t, 10*time.Second, func() (bool, string) {
+			Eventually(t, 30*time.Second, func() (bool, string) {
 				logs, _ := filepath.Glob(filepath.Join(r.Dir(), "appendonlydir", "*.2.incr.aof"))
 				return len(logs) == 1 && strings.Contains(do(t, r, "INFO", "persistence"), "aof_rewrite_in_progress:0"), "the log is not rewritten"
 			})
@@ -134,7 +134,7 @@ func TestRedisWithAFullDisk(t *testing.T) {
 	if err := r.FreeDisk(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, 10*time.Second, func() (bool, string) {
+	Eventually(t, 30*time.Second, func() (bool, string) {
 		_, err := r.Do(t.Context(), "INCR", "bottles")
 		return err == nil, fmt.Sprintf("with place again a write gives %v", err)
 	})

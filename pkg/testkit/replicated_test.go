@@ -104,7 +104,7 @@ func TestNoWriteSlipsThroughBetweenCopyAndCut(t *testing.T) {
 		}
 		acknowledged <- last
 	}()
-	Eventually(t, 10*time.Second, func() (bool, string) { return do(t, primary, "GET", "bottles") != "", "nobody writes" })
+	Eventually(t, 30*time.Second, func() (bool, string) { return do(t, primary, "GET", "bottles") != "", "nobody writes" })
 	before, err := c.Get(t.Context(), "bottles").Int64()
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestNoWriteSlipsThroughBetweenCopyAndCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := do(t, replicas[0], "GET", "bottles")
-	Eventually(t, 10*time.Second, func() (bool, string) {
+	Eventually(t, 30*time.Second, func() (bool, string) {
 		return do(t, primary, "GET", "bottles") != kept, "nobody writes after the cut"
 	})
 	stop()

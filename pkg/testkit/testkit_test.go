@@ -105,7 +105,7 @@ func TestCutAndHeal(t *testing.T) {
 		t.Fatal("a cut connection answers")
 	}
 	p.Heal()
-	Eventually(t, 10*time.Second, func() (bool, string) {
+	Eventually(t, 30*time.Second, func() (bool, string) {
 		err := c.Ping(t.Context()).Err()
 		return err == nil, "no answer after healing"
 	})
@@ -185,7 +185,7 @@ func TestHeldRequestsArriveAfterHealing(t *testing.T) {
 		answer := make(chan error, 1)
 		go func() { answer <- c.Incr(t.Context(), "bottles").Err() }()
 		if way.arrived == "1" {
-			Eventually(t, 10*time.Second, func() (bool, string) { return do(t, r, "EXISTS", "bottles") == "1", "nothing arrives" })
+			Eventually(t, 30*time.Second, func() (bool, string) { return do(t, r, "EXISTS", "bottles") == "1", "nothing arrives" })
 		}
 		select {
 		case err := <-answer:
@@ -214,7 +214,7 @@ func TestAProxyLeadsElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Lead(replicas[0].Addr())
-	Eventually(t, 10*time.Second, func() (bool, string) {
+	Eventually(t, 30*time.Second, func() (bool, string) {
 		err := c.Set(t.Context(), "bottles", 8, 0).Err()
 		return err != nil && strings.Contains(err.Error(), "READONLY"), "it does not lead to the replica"
 	})

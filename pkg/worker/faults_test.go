@@ -179,7 +179,7 @@ func TestAGapThatCannotBeFilledCostsNothing(t *testing.T) {
 	s.startOn(t, l, worker.Options{})
 	s.load(t, "other", 400)
 	s.sell(t, "other", 0, 200)
-	testkit.Eventually(t, 15*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		sold := s.sql(t, `SELECT sold FROM lots WHERE lot = 'other'`)
 		return sold == "100" && l.looks.Load() >= 3, fmt.Sprintf("the other lot has sold %s; %d looks for gaps", sold, l.looks.Load())
 	})
@@ -256,7 +256,7 @@ func TestAPanicInOnePartStopsNoOther(t *testing.T) {
 	l := &panicky{Ledger: wire.WorkerLedger(s.ledger)}
 	stop := s.startOn(t, l, worker.Options{})
 	s.agreesWithin(t, 15*time.Second)
-	testkit.Eventually(t, 15*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		return l.times.Load() > 3, "the part was not started again"
 	})
 	if _, err := stop(); err != nil {

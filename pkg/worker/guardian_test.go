@@ -136,7 +136,7 @@ func TestALotThatTheLedgerStopsIsFrozenWhileItsShardSells(t *testing.T) {
 	s.sellsWithin(t, "drop:truffle", 10*time.Second)
 	s.agreesWithin(t, 10*time.Second)
 	s.sql(t, `UPDATE lots SET stopped = 'fork', stopped_at = now() WHERE lot = 'drop:truffle'`)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		_, err := s.hold(t.Context(), "drop:truffle", rand.Text(), time.Hour)
 		return fault.Is(err, fault.LotFrozen), "still open: " + errorText(err)
 	})

@@ -34,7 +34,7 @@ func TestAWorkerThatWasPausedChangesNothingAfterwards(t *testing.T) {
 	}
 	buyers := s.buyers(t, "truffle")
 	buyers.awaitAccepted(t, 100, 10*time.Second)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		alive := s.sql(t, `SELECT count(*) FROM workers`)
 		return alive == "2", alive + " workers"
 	})

@@ -257,7 +257,7 @@ func (s *shop) pending(t testing.TB) (n int64) {
 // door looks at the door of the lot's shard. A first look after a restart may find its connection dead.
 func (s *shop) door(t testing.TB, lot drop.LotID) (st drop.ShardState) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		var err error
 		st, err = s.stock.ShardState(t.Context(), lot.Shard(shards))
 		return err == nil, errorText(err)

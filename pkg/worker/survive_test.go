@@ -148,7 +148,7 @@ func TestAPrimaryThatWasAReplicaSellsUnderNewEpochs(t *testing.T) {
 	}
 	stop := s.start(t, worker.Options{}) // whose guardian signs the shard
 	s.agreesWithin(t, 20*time.Second)
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) { return s.door(t, "truffle").Opened != "", "the shard is not signed" })
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return s.door(t, "truffle").Opened != "", "the shard is not signed" })
 	if _, err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -482,7 +482,7 @@ func TestAClockThatStepsFreezesTheSaleUntilItIsRight(t *testing.T) {
 	buyers.awaitAccepted(t, 400, 10*time.Second) // the guardian has seen the clock meanwhile
 	frozen := func(step string) {
 		t.Helper()
-		testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 			st := s.door(t, "drop:quiet")
 			return st.Frozen == string(fault.FreezeClock), step + ": frozen for " + strconv.Quote(st.Frozen)
 		})
@@ -521,7 +521,7 @@ func TestAPrimaryWhoseReplicaIsSilentStopsSelling(t *testing.T) {
 		t.Fatal(err)
 	}
 	paused := time.Now()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		_, refused, _ := buyers.count()
 		return refused > 0, "it still sells"
 	})

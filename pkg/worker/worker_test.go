@@ -229,7 +229,7 @@ func TestWorkersLeaveNoReadersBehind(t *testing.T) {
 		s.sql(t, `INSERT INTO workers VALUES ('`+name+`', 'host', 1, '{}', '', now(), now() - interval '2 days')`)
 	}
 	s.start(t, worker.Options{Takeover: time.Hour})
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		got := readers()
 		return !strings.Contains(got, "died-empty"), got
 	})
@@ -308,7 +308,7 @@ func TestExpiredHoldsComeBackPromptly(t *testing.T) {
 				})
 			}
 			all.Wait()
-			testkit.Eventually(t, 4*time.Second, func() (bool, string) {
+			testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 				st, err := s.stock.Lot(t.Context(), "truffle")
 				return err == nil && st.Available == int64(users), fmt.Sprintf("%+v %v", st.Totals, err)
 			})
@@ -348,7 +348,7 @@ func (s *shop) lockLot(t testing.TB, lot drop.LotID) (unlock func()) {
 		_, _ = s.postgres.SQL(context.Background(), s.databaseName(), fmt.Sprintf(
 			`SET application_name = 'locker'; BEGIN; SELECT 1 FROM lots WHERE lot = '%s' FOR UPDATE; SELECT pg_sleep(60)`, lot))
 	}()
-	testkit.Eventually(t, 10*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		return s.sql(t, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'locker' AND wait_event = 'PgSleep'`) == "1", "the lot is not locked"
 	})
 	return func() {

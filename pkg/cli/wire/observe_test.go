@@ -80,7 +80,7 @@ func (w watched) values(t *testing.T) map[string]float64 {
 // shows waits until each of these conditions on metrics holds, such as `dropctl_up{store="redis"} = 1` or `x > 0`.
 func (w watched) shows(t *testing.T, conditions ...string) {
 	t.Helper()
-	testkit.Eventually(t, 15*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		values := w.values(t)
 		for _, c := range conditions {
 			var number float64
@@ -218,7 +218,7 @@ func TestALookNeverWaitsForASilentStore(t *testing.T) {
 	s.mustSeed(t, "lot,stock\nhat,5\n", seed.Options{})
 	w.shows(t, `dropctl_up{store="redis"} = 1`, `dropctl_up{store="postgres"} = 0`, `dropctl_lot_available_units{lot="hat"} = 5`, `dropctl_outbox_pending_entries = 1`)
 	before := w.observer.Lag()
-	testkit.Eventually(t, 5*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 		return w.observer.Lag() > before, "the lag does not grow while PostgreSQL is away"
 	})
 	if _, there := w.values(t)["dropctl_looked_timestamp_seconds{store=\"postgres\"}"]; there {
