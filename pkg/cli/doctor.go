@@ -100,7 +100,7 @@ func (a *app) doctor(ctx context.Context, profile doctor.Profile, only []string)
 func (a *app) doctorOptions(profile doctor.Profile) doctor.Options {
 	o := doctor.Options{Profile: profile, Attested: a.cfg.Attested, MaxLag: a.cfg.MaxLag,
 		OutboxMaxBytes: int64(a.cfg.OutboxMaxBytes), OutboxKeep: a.cfg.OutboxKeep, Version: thisVersion().Version, Now: time.Now}
-	for _, part := range worker.Parts() {
+	for _, part := range worker.PartsOf(wire.HasSource(a.cfg)) {
 		o.Parts = append(o.Parts, string(part))
 	}
 	return o

@@ -47,7 +47,7 @@ func (c clinic) pretendWorkers(t *testing.T) {
 	}
 	defer l.Close()
 	w := ledger.Worker{Name: "w", Host: "h", PID: 1, Version: thisVersion().Version, Started: time.Now()}
-	for _, part := range worker.Parts() {
+	for _, part := range worker.PartsOf(false) {
 		w.Parts = append(w.Parts, string(part))
 	}
 	if _, err := l.Heartbeat(t.Context(), w); err != nil {

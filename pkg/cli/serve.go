@@ -226,8 +226,13 @@ func (a *app) workBeside(ctx context.Context, s server) error {
 	if l == nil {
 		return nil // the server ended before
 	}
+	q, err := wire.OpenQueue(ctx, a.cfg, a.getenv, l.Installation(), s.log)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
 	o := worker.Options{Log: s.log, Metrics: s.metrics.Worker}
-	_, err := a.workerOn(s.shop.Stock, l, o).Run(ctx)
+	_, err = a.workerOn(s.shop.Stock, l, q, o).Run(ctx)
 	return err
 }
 

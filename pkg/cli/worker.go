@@ -11,7 +11,6 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
-	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/telemetry"
@@ -20,14 +19,15 @@ import (
 
 func newWorker(a *app) *cobra.Command {
 	var only []string
-	var transport, listen string
+	var listen string
 	var o worker.Options
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run what works behind the sale",
 		Long: `Record events in the ledger, book sales, take back expired holds and watch over Redis, until Ctrl-C.
 
-  relay     carries events from Redis into the ledger
+  relay     carries events from Redis into the ledger, or into the queue that --transport names
+  apply     carries them on from the queue into the ledger
   finalise  books confirmed reservations as sales
   sweep     takes back holds whose time is up
   guardian  compares a restarted, replaced or emptied Redis with the ledger before it sells again:
@@ -41,24 +41,19 @@ anybody who can reach that address.`,
   dropctl worker --listen 127.0.0.1:9464
   dropctl worker --only relay,finalise --max-events-per-second 5000`,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if transport != "direct" {
-				return fault.New(fault.Usage, "there is no transport %q", transport).WithField("transport").WithHint("use --transport direct")
-			}
-			if o.Only, err = worker.ParseParts(only); err != nil {
+			if o.Only, err = worker.ParseParts(only, wire.HasSource(a.cfg)); err != nil {
 				return err
 			}
 			return a.runWorker(cmd.Context(), o, listen)
 		},
 	}
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Metrics)
-	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, finalise, sweep, guardian")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked")
 	cmd.Flags().StringVar(&listen, "listen", "", "show metrics and health at this address, such as 127.0.0.1:9464")
-	cmd.Flags().StringVar(&transport, "transport", "direct", "how events travel to the ledger")
-	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "finalise", "sweep", "guardian"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "apply", "finalise", "sweep", "guardian"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("listen", cobra.FixedCompletions([]string{"127.0.0.1:9464"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("transport", cobra.FixedCompletions([]string{"direct"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -83,7 +78,12 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 	o.Log = a.logger(!a.cfg.Quiet)
 	o.Metrics = m.Worker
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
-	w := a.workerOn(s, l, o)
+	q, err := wire.OpenQueue(ctx, a.cfg, a.getenv, l.Installation(), o.Log)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	w := a.workerOn(s, l, q, o)
 	if face != nil {
 		defer a.showWorker(ctx, face, m, w, o.Only, a.observer(s, wire.Opened(l), m, o.Log))()
 	}
@@ -94,9 +94,10 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 	return errors.Join(err, a.print(sum))
 }
 
-// workerOn is a worker on these stores, as the settings say.
-func (a *app) workerOn(s *stock.Stock, l *ledger.Ledger, o worker.Options) *worker.Worker {
+// workerOn is a worker on these stores with this queue between, as the settings say.
+func (a *app) workerOn(s *stock.Stock, l *ledger.Ledger, q wire.Queue, o worker.Options) *worker.Worker {
 	in := l.Installation()
+	o.Queue, o.Source = q.Queue, q.Source
 	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
 	o.Rebuild = wire.RebuildLot(s, l)
 	o.Patience = a.cfg.Timeout / 2 // the rest is for the calls that were begun by then

@@ -44,6 +44,7 @@ type Config struct {
 	OutboxKeep           time.Duration `mapstructure:"outbox-keep"`
 	OutboxMaxBytes       Bytes         `mapstructure:"outbox-max-bytes"`
 	MaxEventsPerSecond   int           `mapstructure:"max-events-per-second"`
+	Transport            string        `mapstructure:"transport"`
 	MaxLag               time.Duration `mapstructure:"max-lag"`
 	Output               string        `mapstructure:"output"`
 	Color                string        `mapstructure:"color"`
@@ -78,6 +79,13 @@ const (
 	Lag             // when being behind is a finding
 	First           // read once, when the schema is first created
 	Unflagged       // never a flag: every user of the machine could read it
+)
+
+// The transports.
+const (
+	Direct     = "direct"
+	Kafka      = "kafka"
+	CloudTasks = "cloudtasks"
 )
 
 type kind int
@@ -169,6 +177,7 @@ func Settings() []Setting {
 		{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
 		{Name: "durability", Group: Durable, kind: level, Default: "memory", Usage: "what a change outlives once it is answered: memory, disk or replicas=N"},
 		{Name: "durability-wait", Group: Durable, kind: duration, Default: "1500ms", min: int64(time.Millisecond), Usage: "how long a change may wait for disk or replicas"},
+		{Name: "transport", Group: Work, Default: Direct, Choices: []string{Direct, Kafka, CloudTasks}, Usage: "how events travel from Redis to the ledger"},
 		{Name: "outbox-keep", Group: Work, kind: duration, Default: "15m", Usage: "how long Redis keeps events that the ledger already has"},
 		{Name: "max-events-per-second", Group: Work, kind: count, Default: "2000", min: 1, Usage: "how fast events are applied to the ledger, over all workers"},
 		{Name: "max-lag", Group: Lag, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},

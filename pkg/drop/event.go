@@ -167,6 +167,12 @@ type Entry struct {
 // SchemaVersion is the version of the entry format; a reader refuses newer ones.
 const SchemaVersion = "1"
 
+// UnreadableBody is what takes the place of a body that is not ours to read: one line that no event has, so that it is
+// parked whole and not lost.
+func UnreadableBody(why, body string) string {
+	return "?\t" + why + "\t" + strings.ReplaceAll(body, "\n", " ")
+}
+
 // Field names of an entry in the stream.
 const (
 	FieldVersion      = "v"

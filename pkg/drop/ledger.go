@@ -23,6 +23,12 @@ func (l LedgerLot) Totals() Totals {
 	return Totals{Capacity: l.Stock, Available: l.Stock - l.Held - l.Sold, Held: l.Held, Sold: l.Sold}
 }
 
+// Standing is how far the ledger has come with a lot.
+type Standing struct {
+	Watermark
+	Odd bool // it is stopped, or events wait behind a gap: the ledger may have some beyond the watermark too
+}
+
 // Applied says what became of the events of one call.
 type Applied struct {
 	Duplicates int // events and poison the ledger had already

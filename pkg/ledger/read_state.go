@@ -35,7 +35,21 @@ func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]kno
 	if len(lots) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, `SELECT k.lot, k.epoch, k.seq, e.event_at, e.line, e.dead
+	known, err := readPlaces(ctx, tx, lots, epochs, seqs)
+	for at, events := range known {
+		known[at] = slices.DeleteFunc(events, func(k knownEvent) bool { return k.dead && slices.Contains(a.retried[at], k.line) })
+	}
+	return known, err
+}
+
+// reader is the pool, or a transaction.
+type reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// readPlaces returns everything that the ledger has in these places.
+func readPlaces(ctx context.Context, q reader, lots []string, epochs, seqs []int64) (map[place][]knownEvent, error) {
+	rows, err := q.Query(ctx, `SELECT k.lot, k.epoch, k.seq, e.event_at, e.line, e.dead
 		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS t(lot, epoch, seq)) AS k CROSS JOIN LATERAL (
 			SELECT event_at, line, false AS dead FROM reservation_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq
 			UNION ALL SELECT event_at, line, false FROM waiting_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq
@@ -46,9 +60,7 @@ func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]kno
 	known := map[place][]knownEvent{}
 	var k knownEvent
 	_, err = pgx.ForEachRow(rows, []any{&k.lot, &k.Epoch, &k.Seq, &k.at, &k.line, &k.dead}, func() error {
-		if !k.dead || !slices.Contains(a.retried[k.place], k.line) {
-			known[k.place] = append(known[k.place], k)
-		}
+		known[k.place] = append(known[k.place], k)
 		return nil
 	})
 	return known, err

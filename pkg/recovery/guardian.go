@@ -58,7 +58,7 @@ type Action string
 // The actions. Draining, settling and rebuilding pass by themselves, with the passes that follow; waiting does as well,
 // but only once somebody has corrected the clock.
 const (
-	Draining   Action = "draining"   // the ledger has not got every event yet
+	Draining   Action = "draining"   // the ledger has not got every event yet, or a queue may still have some
 	Settling   Action = "settling"   // compared once; acted on if the next pass finds the same
 	Rebuilding Action = "rebuilding" // some lots are not rebuilt yet
 	Restored   Action = "rebuilt"    // lots, from the ledger
@@ -114,6 +114,9 @@ type Guardian struct {
 	Rebuild      Rebuild
 	Installation string
 	Shards       int
+	// Barrier reports whether everything that a queue was given for a shard before the first call with this mark has come
+	// through to the ledger. nil: there is no queue.
+	Barrier func(ctx context.Context, shard int, mark string) (bool, error)
 
 	ours     bool           // Redis was seen to have our data
 	memories map[int]memory // of each shard
@@ -132,6 +135,7 @@ type memory struct {
 	clock       reading // the last one that was right
 	frozenClock bool    // the shard was frozen because of its clock
 	draining    time.Time
+	barrier     barrier
 	replication string
 	lookAt      time.Time // of a shard that sells: when to look at each of its lots again
 	found       []Finding // there
@@ -147,6 +151,7 @@ const (
 	rebuildFor = 10 * time.Second // how long one pass begins rebuilds: other shards wait for it
 	epochLimit = 20 * time.Second // for one lot's new epoch, which is not broken off in the middle
 	drainLimit = 30 * time.Second // for the ledger to get what a shut shard holds, before somebody is called
+	askLimit   = 5 * time.Second  // for one question to a queue
 	atOnce     = 4                // lots worked on at a time
 )
 
@@ -301,6 +306,7 @@ func (p *pass) sort(seen doorLook, stopped string) error {
 		m.lookAt = time.Time{} // once it sells again
 		p.shut = append(p.shut, v)
 	case doorOpen:
+		m.barrier = barrier{}
 		history := st.Replication + " " + stopped
 		if m.replication != history || !time.Now().Before(m.lookAt) {
 			m.replication = history

@@ -21,6 +21,11 @@ func (p *pass) replace(ctx context.Context, v view) {
 		p.say(v, Finding{Action: Frozen, Reason: fault.FreezeEmptied, Lots: lots})
 		return
 	}
+	if !p.cameThrough(ctx, v) {
+		p.forget(v.Shard)
+		p.say(v, Finding{Action: Draining, Reason: fault.FreezeEmptied, Lots: lots})
+		return
+	}
 	if !p.sameAgain(v.Shard, v.Run+p.sides.evidence(lots)) {
 		p.say(v, Finding{Action: Settling, Reason: fault.FreezeEmptied, Lots: lots})
 		return

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"slices"
 	"time"
@@ -54,6 +55,8 @@ func (p *pass) drain(ctx context.Context) error {
 				p.memories[v.Shard] = m
 			}
 			p.say(v, Finding{Action: Draining, Reason: fault.Code(v.Frozen), Pending: out.Pending, Late: time.Since(m.draining) > drainLimit})
+		case !p.cameThrough(ctx, v):
+			p.say(v, Finding{Action: Draining, Reason: fault.Code(v.Frozen)})
 		default:
 			m := p.memories[v.Shard]
 			m.draining = time.Time{}
@@ -64,6 +67,35 @@ func (p *pass) drain(ctx context.Context) error {
 		return true
 	})
 	return errors.Join(errs...)
+}
+
+// barrier is a question to the queue, asked once a freeze: has it brought the ledger everything it was given before?
+type barrier struct {
+	run    string // of the server that the shard was on when it was asked
+	mark   string
+	since  time.Time
+	passed bool
+}
+
+// cameThrough reports whether nothing of a shard is left in the queue. A lost server may have sent what its successor never
+// saw, and a rebuild must not miss that. The wait is bounded: what comes after it is of a closed epoch, a ghost.
+func (p *pass) cameThrough(ctx context.Context, v view) bool {
+	if p.Barrier == nil {
+		return true
+	}
+	m := p.memories[v.Shard]
+	b := &m.barrier
+	if b.mark == "" || b.run != v.Run {
+		*b = barrier{run: v.Run, mark: rand.Text(), since: time.Now()}
+	}
+	if !b.passed {
+		ctx, cancel := context.WithTimeout(ctx, askLimit)
+		defer cancel()
+		passed, _ := p.Barrier(ctx, v.Shard, b.mark) // a queue that does not answer has not brought anything
+		b.passed = passed || time.Since(b.since) > drainLimit
+	}
+	p.memories[v.Shard] = m
+	return b.passed
 }
 
 // settle deals with a shard that is frozen and drained. It acts only on what two passes have seen: a guardian that reopens the

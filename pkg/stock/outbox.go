@@ -90,8 +90,7 @@ func entryOf(m redis.XMessage) drop.OutboxEntry {
 	e := drop.OutboxEntry{ID: m.ID}
 	e.Installation, e.Body, e.Time = text(drop.FieldInstallation), text(drop.FieldBody), unixMilli(text(drop.FieldTime))
 	if v := text(drop.FieldVersion); v != drop.SchemaVersion {
-		// Not one of ours to read: its body becomes a line no event has, so that it is parked whole and not lost.
-		e.Body = "?\tversion " + v + "\t" + strings.ReplaceAll(e.Body, "\n", " ")
+		e.Body = drop.UnreadableBody("version "+v, e.Body)
 	}
 	return e
 }
@@ -110,6 +109,23 @@ func (s *Stock) Claim(ctx context.Context, shard int, consumer string, minIdle t
 		return nil, s.commandFault(k.outbox, err)
 	}
 	return s.entries(ctx, node, k, messages)
+}
+
+// Keep says that a consumer still has entries in hand, so that nobody takes them over, and returns those that are not
+// acknowledged yet.
+func (s *Stock) Keep(ctx context.Context, shard int, consumer string, ids []string) ([]string, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := node.XClaimJustID(ctx, &redis.XClaimArgs{Stream: k.outbox, Group: consumerGroup, Consumer: consumer, Messages: ids}).Result()
+	if err != nil && strings.HasPrefix(err.Error(), "NOGROUP") {
+		return nil, nil
+	}
+	return kept, s.commandFault(k.outbox, err)
 }
 
 // Ack acknowledges entries. Only what the ledger has may be acknowledged.

@@ -147,6 +147,38 @@ func TestTrimmingNeverOutrunsTheReader(t *testing.T) {
 	}
 }
 
+func TestWhatIsKeptIsNotClaimed(t *testing.T) {
+	s, _, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
+	shard := lot.Shard(s.Shards())
+	if kept, err := s.Keep(t.Context(), shard, "holder", []string{"1-1"}); err != nil || len(kept) != 0 {
+		t.Fatalf("kept %v before anybody has read: %v", kept, err)
+	}
+	for i := range 3 {
+		reserve(t, s, lot, fmt.Sprintf("user-%d", i), "k", 1)
+	}
+	given := read(t, s, shard, "holder")
+	ids := idsOf(given)
+	if err := s.Ack(t.Context(), shard, ids[:1]); err != nil {
+		t.Fatal(err)
+	}
+	const idle = 300 * time.Millisecond
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		claimed, err := s.Claim(t.Context(), shard, "other", idle, 1)
+		return err == nil && len(claimed) == 1, fmt.Sprintf("%v %v", claimed, err)
+	})
+	kept, err := s.Keep(t.Context(), shard, "holder", ids)
+	if err != nil || !slices.Equal(kept, ids[1:]) {
+		t.Fatalf("kept %v of %v: %v", kept, ids, err)
+	}
+	if claimed, err := s.Claim(t.Context(), shard, "other", time.Minute, 100); err != nil || len(claimed) != 0 {
+		t.Errorf("claimed what was kept just now: %v %v", claimed, err)
+	}
+	if mine, err := s.ReadPending(t.Context(), shard, "holder", "0", 100); err != nil || len(mine) != len(ids)-1 {
+		t.Errorf("the holder has %v: %v", mine, err)
+	}
+}
+
 func TestWhatADeadConsumerWasGivenIsClaimed(t *testing.T) {
 	s, _, _ := newShop(t)
 	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})

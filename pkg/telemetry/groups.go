@@ -85,7 +85,7 @@ type Worker struct {
 
 // WorkerParts are the values of a worker's part label: what it does, and what it does besides.
 func WorkerParts() []string {
-	return []string{"relay", "finalise", "sweep", "guardian", "heartbeat", "upkeep", "wakes"}
+	return []string{"relay", "apply", "finalise", "sweep", "guardian", "heartbeat", "upkeep", "wakes"}
 }
 
 // NewWorker returns the metrics in a registry; with nil they count unseen.

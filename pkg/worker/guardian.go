@@ -18,6 +18,9 @@ const (
 // guard lets the guardian look at every shard once a second, and says what it finds when that changes.
 func (w *Worker) guard(ctx context.Context) error {
 	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Rebuild: w.opt.Rebuild, Installation: w.opt.Installation, Shards: w.opt.Shards}
+	if w.opt.Queue != nil {
+		g.Barrier = w.opt.Queue.Barrier
+	}
 	said := map[string]bool{}
 	away := false
 	for {
@@ -91,7 +94,7 @@ func (w *Worker) sayFinding(f recovery.Finding) {
 			log.Error("a shard is shut and the ledger does not get its events", "entries", f.Pending, "next", "dropctl worker")
 			return
 		}
-		log.Warn("a shard is shut; waiting until the ledger has every event", "entries", f.Pending)
+		log.Warn("a shard is shut; waiting until the ledger has every event, also those in a queue", "entries", f.Pending)
 	case recovery.Settling:
 		log.Info("both sides are compared; looking once more", "equal", f.Equal)
 	case recovery.Waiting:

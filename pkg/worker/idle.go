@@ -66,7 +66,7 @@ func (w *Worker) idle(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if w.does(Relay) {
+	if w.does(Relay) || w.does(Apply) {
 		if idle, err := w.drained(ctx); !idle || err != nil {
 			return false, err
 		}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
 // Outbox is what the relay needs of Redis. Entries that were read stay with the consumer until they are
@@ -19,6 +18,9 @@ type Outbox interface {
 	// Claim takes over entries that a consumer has kept for minIdle without acknowledging them.
 	Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error)
 	Ack(ctx context.Context, shard int, ids []string) error
+	// Keep says that a consumer has entries in hand, so that Claim gives them to nobody else, and returns those that are not
+	// acknowledged yet.
+	Keep(ctx context.Context, shard int, consumer string, ids []string) ([]string, error)
 	// Leave forgets a consumer that reads no more, unless entries still stay with it.
 	Leave(ctx context.Context, shard int, consumer string) error
 	// Trim deletes entries that are acknowledged and older than keep.
@@ -33,6 +35,10 @@ type Journal interface {
 	// Apply records events, and keeps what is none as dead letters. When it returns nil the ledger has all of
 	// them, durably. It may be repeated with the same events at any time.
 	Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error)
+	// Standings returns how far the ledger has come with these lots; one it does not know is absent.
+	Standings(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.Standing, error)
+	// Missing returns those of the entries of which the ledger has not got everything.
+	Missing(ctx context.Context, entries []drop.OutboxEntry) ([]drop.OutboxEntry, error)
 	// FoldWaiting folds events that wait although nothing is missing before them, and returns how many.
 	FoldWaiting(ctx context.Context) (int, error)
 	// Gaps returns places in a lot's history that the ledger has not got although it has had later ones for
@@ -61,7 +67,7 @@ const (
 	applyLimit  = 30 * time.Second       // for one attempt, so that a dead connection ends too
 )
 
-// relayer carries the events of one shard into the ledger.
+// relayer carries the events of one shard straight into the ledger.
 type relayer struct {
 	*Worker
 	shard   int
@@ -72,6 +78,9 @@ type relayer struct {
 }
 
 func (w *Worker) relay(shard int) func(context.Context) error {
+	if w.opt.Queue != nil {
+		return newForwarder(w, shard).run
+	}
 	r := &relayer{Worker: w, shard: shard, name: loopName(Relay, shard), size: 1}
 	return r.run
 }
@@ -81,12 +90,8 @@ func (w *Worker) relay(shard int) func(context.Context) error {
 // stream, it makes sure that the data is ours.
 func (r *relayer) run(ctx context.Context) error {
 	r.window, r.claimed = 0, time.Time{}
-	st, err := r.stock.ShardState(ctx, r.shard)
-	if err != nil {
+	if _, err := r.ours(ctx, r.shard); err != nil {
 		return err
-	}
-	if st.Exists && st.Installation != r.opt.Installation {
-		return fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", r.shard)
 	}
 	if err := r.redeliver(ctx); err != nil {
 		return err
@@ -98,6 +103,15 @@ func (r *relayer) run(ctx context.Context) error {
 		r.health.fine(r.name)
 	}
 	return nil
+}
+
+// ours looks at a shard, and is an error if it holds another installation's data.
+func (w *Worker) ours(ctx context.Context, shard int) (drop.ShardState, error) {
+	st, err := w.stock.ShardState(ctx, shard)
+	if err == nil && st.Exists && st.Installation != w.opt.Installation {
+		err = fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
+	}
+	return st, err
 }
 
 func (r *relayer) redeliver(ctx context.Context) error {
@@ -149,20 +163,6 @@ func (r *relayer) step(ctx context.Context) error {
 	return r.record(ctx, entries, granted)
 }
 
-// tokens waits until the bucket grants some, up to want. It returns 0 when the context has ended.
-func (w *Worker) tokens(ctx context.Context, want int) (int, error) {
-	for ctx.Err() == nil {
-		granted, wait, err := w.ledger.TakeTokens(ctx, w.opt.Rate, want)
-		if err != nil || granted > 0 {
-			return granted, err
-		}
-		start := time.Now()
-		sleep(ctx, max(wait, tokenPause), nil)
-		w.metrics.TokensWaited.Add(time.Since(start).Seconds())
-	}
-	return 0, nil
-}
-
 // takeOver records what dead workers have left behind, as much as there is.
 func (r *relayer) takeOver(ctx context.Context) error {
 	for ctx.Err() == nil {
@@ -203,18 +203,13 @@ func (r *relayer) record(ctx context.Context, entries []drop.OutboxEntry, grante
 // recordSome applies the first entries, about a transaction's worth, and acknowledges them: only now that the
 // ledger has everything in them. It returns how many entries and events they were.
 func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n, applied int, err error) {
-	var events []drop.Event
-	var poison []drop.Poison
-	var ids []string
-	for _, entry := range entries {
-		if len(events)+len(poison) >= batchEvents {
-			break
-		}
-		ev, bad := entry.Decode()
-		events, poison, ids = append(events, ev...), append(poison, bad...), append(ids, entry.ID)
-	}
+	events, poison, n := decodeSome(entries)
 	if _, err := r.apply(ctx, events, poison); err != nil {
 		return 0, 0, err
+	}
+	ids := make([]string, n)
+	for i, entry := range entries[:n] {
+		ids[i] = entry.ID
 	}
 	// From here on a stop changes nothing any more: the ledger has it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
@@ -222,44 +217,6 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 	if err := r.stock.Ack(ctx, r.shard, ids); err != nil {
 		return 0, 0, err
 	}
-	r.done.entries.Add(int64(len(ids)))
-	r.metrics.Entries.Add(float64(len(ids)))
-	return len(ids), len(events), nil
-}
-
-// apply records events. A stop lets the attempt finish. It makes one attempt only: if that fails, the relay
-// starts over and reads again what it has not acknowledged, so that a batch in hand never outlives its Redis by
-// more than an attempt. What comes after the guardian has opened another Redis is of an epoch that is closed: a ghost.
-func (w *Worker) apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
-	defer cancel()
-	start := time.Now()
-	did, err := w.ledger.Apply(ctx, events, poison)
-	if err == nil {
-		w.metrics.ApplySeconds.Observe(time.Since(start).Seconds())
-		w.metrics.ApplyEvents.Observe(float64(len(events) + len(poison)))
-		w.applied(did)
-	}
-	return did, err
-}
-
-// applied counts, says aloud what needs somebody, and wakes finalise.
-func (w *Worker) applied(did drop.Applied) {
-	w.done.events.Add(int64(did.Folded))
-	w.done.duplicates.Add(int64(did.Duplicates))
-	w.done.parked.Add(int64(did.Dead))
-	w.metrics.Events.WithLabelValues("folded").Add(float64(did.Folded))
-	w.metrics.Events.WithLabelValues("duplicate").Add(float64(did.Duplicates))
-	w.metrics.Events.WithLabelValues("dead").Add(float64(did.Dead))
-	if did.Dead > 0 {
-		w.log.Error("events were parked as dead letters", "count", did.Dead, "next", "dropctl status")
-	}
-	for _, stopped := range did.Stopped {
-		w.log.Error("the ledger folds no more events of this lot", "lot", stopped.Lot, "reason", stopped.Code,
-			"next", recovery.Finding{Reason: stopped.Code, Lots: []drop.LotID{stopped.Lot}}.Next())
-	}
-	select {
-	case w.confirmed <- struct{}{}:
-	default:
-	}
+	r.acknowledged(n)
+	return n, len(events), nil
 }

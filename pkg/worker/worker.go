@@ -68,25 +68,36 @@ type Part string
 // The parts.
 const (
 	Relay    Part = "relay"
+	Apply    Part = "apply" // only where a queue is between
 	Finalise Part = "finalise"
 	Sweep    Part = "sweep"
 	Guardian Part = "guardian"
 )
 
 // Parts lists every part in the order in which they are shown.
-func Parts() []Part { return []Part{Relay, Finalise, Sweep, Guardian} }
+func Parts() []Part { return []Part{Relay, Apply, Finalise, Sweep, Guardian} }
 
-// ParseParts checks names of parts; none means all of them.
-func ParseParts(names []string) ([]Part, error) {
+// PartsOf lists the parts that there is work for: apply only if workers read from a queue.
+func PartsOf(source bool) []Part {
+	return slices.DeleteFunc(Parts(), func(p Part) bool { return p == Apply && !source })
+}
+
+// ParseParts checks names of parts; none means all that there is work for.
+func ParseParts(names []string, source bool) ([]Part, error) {
 	if len(names) == 0 {
-		return Parts(), nil
+		return PartsOf(source), nil
 	}
 	var parts []Part
 	for _, name := range names {
-		if !slices.Contains(Parts(), Part(name)) {
-			return nil, fault.New(fault.Usage, "%q is not a part of the worker", name).WithField("only").WithHint("use relay, finalise, sweep or guardian")
+		part := Part(name)
+		if !slices.Contains(Parts(), part) {
+			return nil, fault.New(fault.Usage, "%q is not a part of the worker", name).WithField("only").WithHint("use relay, apply, finalise, sweep or guardian")
 		}
-		parts = append(parts, Part(name))
+		if !slices.Contains(PartsOf(source), part) {
+			return nil, fault.New(fault.Usage, "with this transport there is no part %s: workers read from no queue", name).WithField("only").
+				WithHint("leave %s out, or say --transport kafka", name)
+		}
+		parts = append(parts, part)
 	}
 	return parts, nil
 }
@@ -101,6 +112,9 @@ type Options struct {
 	UntilIdle    bool              // stop when nothing is left to do
 	Patience     time.Duration     // with UntilIdle: how long a store may be unreachable; default 30 s
 	Takeover     time.Duration     // how long an entry may stay with a silent worker; default 15 s
+	Queue        Queue             // between relay and apply; nil: the relay applies by itself
+	Source       Source            // of the queue, for the part apply; nil: there is none
+	Resend       time.Duration     // how long the queue may take before entries are sent again, at first; default 10 s
 	Version      string            // of the program, shown in the list of workers
 	Rebuild      recovery.Rebuild  // how the guardian rebuilds a lot; needed if there is one
 	Log          *slog.Logger      // default: none
@@ -112,7 +126,7 @@ const DefaultRate = 2000
 
 func (o Options) withDefaults() Options {
 	if len(o.Only) == 0 {
-		o.Only = Parts()
+		o.Only = PartsOf(o.Source != nil)
 	}
 	if o.Rate <= 0 {
 		o.Rate = DefaultRate
@@ -125,6 +139,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Takeover <= 0 {
 		o.Takeover = 15 * time.Second
+	}
+	if o.Resend <= 0 {
+		o.Resend = 10 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -157,16 +174,12 @@ func (c *counters) summary() Summary {
 
 // Worker is one worker. Run it once.
 type Worker struct {
+	*recorder
 	stock  Stock
 	ledger Ledger
 	opt    Options
-	log    *slog.Logger
 	me     Presence
-
-	done      counters
-	metrics   *telemetry.Worker
-	health    *health
-	confirmed chan struct{} // wakes finalise
+	health *health
 
 	resending sync.Mutex             // upkeep and until-idle both send again, one after the other
 	resent    map[drop.LotID]sentGap // gaps sent again, and when to do so next; behind resending
@@ -183,8 +196,8 @@ func New(stock Stock, ledger Ledger, opt Options) *Worker {
 	me := newPresence(opt)
 	log := opt.Log.With("worker", me.Name)
 	return &Worker{
-		stock: stock, ledger: ledger, opt: opt, log: log, me: me,
-		metrics: opt.Metrics, health: newHealth(log, opt.Metrics), confirmed: make(chan struct{}, 1), resent: map[drop.LotID]sentGap{}, answers: make(chan struct{}),
+		recorder: newRecorder(ledger, opt, log), stock: stock, ledger: ledger, opt: opt, me: me,
+		health: newHealth(log, opt.Metrics), resent: map[drop.LotID]sentGap{}, answers: make(chan struct{}),
 	}
 }
 
@@ -243,6 +256,9 @@ func (w *Worker) startParts(start func(name string, loop func(context.Context) e
 			start(loopName(Relay, shard), w.relay(shard))
 		}
 		start("upkeep", w.upkeep)
+	}
+	if w.does(Apply) && w.opt.Source != nil {
+		start(string(Apply), w.applyFromSource)
 	}
 	if w.does(Finalise) {
 		start("finalise", w.finalise)

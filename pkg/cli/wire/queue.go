@@ -1,0 +1,36 @@
+package wire
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/worker"
+)
+
+// Queue is what lies between the relay and the ledger; its fields are nil where there is nothing.
+type Queue struct {
+	Queue  worker.Queue
+	Source worker.Source
+	close  func()
+}
+
+// Close ends the connections.
+func (q Queue) Close() {
+	if q.close != nil {
+		q.close()
+	}
+}
+
+// HasSource reports whether workers read events from a queue.
+func HasSource(cfg *config.Config) bool { return cfg.Transport == config.Kafka }
+
+// OpenQueue opens the queue that the settings name. One that does not answer is no error: it is tried until it does.
+func OpenQueue(ctx context.Context, cfg *config.Config, getenv func(string) string, in ledger.Installation, log *slog.Logger) (Queue, error) {
+	if cfg.Transport == config.Direct {
+		return Queue{}, nil
+	}
+	return Queue{}, fault.New(fault.Unsupported, "the transport %s is not built yet", cfg.Transport).WithField("transport")
+}
