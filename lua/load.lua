@@ -8,7 +8,7 @@
 --       6 epoch, 7 closing epoch, 8 closing seq, 9 capacity, 10 held, 11 sold, 12 status, 13 limit, 14 hold, 15 max_hold,
 --       16 opens or '', 17 closes or '', 18 late, 19 name, 20 actor, 21 reason, 22 least time mark in ms,
 --       23 how many slices were staged for this epoch, 0: none. A staging that is not this one is thrown away.
--- Reply ok, detail, now, seq of the loaded event | conflict, what is there now | conflict, 'staged' | foreign_installation, owner
+-- Reply ok, detail, now, seq of the loaded event, run id | conflict, what is there now | conflict, 'staged' | foreign_installation, owner
 
 -- untouched: whether no event was ever written in this shard.
 local function untouched()
@@ -76,5 +76,5 @@ local function run()
   put_record(L, 'name', ARGV[19])
   emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[20], ARGV[21], ARGV[9], ARGV[10], ARGV[11] }, '\t') .. '\t' .. concat(ARGV, '\t', 12, 19) .. '\t' .. ARGV[7] .. '\t' .. ARGV[8] .. '\n')
   save({ L })
-  return { 'ok', '', now_s, seq }
+  return { 'ok', '', now_s, seq, ARGV[1] }
 end

@@ -24,7 +24,7 @@ import (
 //
 // With -short there are fewer.
 func BenchmarkRestore(b *testing.B) {
-	lots, many, few := 2_000, 1_000, 20
+	lots, many, few := 10_000, 1_000_000, 20
 	if testing.Short() {
 		lots, many = 200, 20_000
 	}
@@ -49,7 +49,7 @@ func benchmarkRestore(b *testing.B, lots, each int) {
 	run("migrate", "up")
 	run("seed", "--file", lotFile(b, lots, each))
 	sellAll(b, redis, lots, each)
-	run("worker", "--until-idle", "--max-events-per-second", "1000000")
+	run("worker", "--until-idle", "--max-events-per-second", "1000000", "--timeout", "2m")
 	for b.Loop() {
 		b.StopTimer()
 		if _, err := redis.Do(b.Context(), "FLUSHALL"); err != nil {
@@ -60,7 +60,7 @@ func benchmarkRestore(b *testing.B, lots, each int) {
 	}
 	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "s/run")
 	b.ReportMetric(cpu.Seconds(), "cpu-s") // says more where others use the machine too
-	run("worker", "--until-idle", "--max-events-per-second", "1000000")
+	run("worker", "--until-idle", "--max-events-per-second", "1000000", "--timeout", "2m")
 	run("reconcile")
 }
 

@@ -147,8 +147,11 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 	if err := a.confirmRestore(ctx, plans, views); err != nil {
 		return err
 	}
-	a.rebuildEach(ctx, r, f, plans, views)
-	shut := a.reopen(ctx, r, wire.Reopener(s, l), f.lots)
+	loaded := a.rebuildEach(ctx, r, f, plans, views)
+	shut := r.Record(ctx, slices.Collect(maps.Keys(loaded)))
+	if shut == nil {
+		shut = a.reopen(ctx, r, wire.Reopener(s, l), f.lots, loaded)
+	}
 	if err := a.print(views); err != nil {
 		return err
 	}
@@ -185,8 +188,9 @@ func (a *app) lotsToRestore(ctx context.Context, l *ledger.Ledger, f restoreFlag
 	return lots, nil
 }
 
-// restoreParallelism is how many lots are looked at or rebuilt at a time.
-const restoreParallelism = 4
+// restoreParallelism is how many lots are looked at or rebuilt at a time. Most of a small lot's time is spent waiting for
+// one of the stores.
+const restoreParallelism = 8
 
 // sideBySide runs fn for each of n things, a few at a time.
 func sideBySide(n int, fn func(i int)) {
@@ -306,8 +310,8 @@ func areOn(lots []drop.LotID) string {
 	return countLots(lots) + " are"
 }
 
-// rebuildEach carries the plans out, and notes in the views what became of them.
-func (a *app) rebuildEach(ctx context.Context, r *recovery.Rebuilder, f restoreFlags, plans []recovery.RebuildPlan, views []restoreView) {
+// rebuildEach carries the plans out, and notes in the views what became of them. It returns the lots that were loaded.
+func (a *app) rebuildEach(ctx context.Context, r *recovery.Rebuilder, f restoreFlags, plans []recovery.RebuildPlan, views []restoreView) map[drop.LotID]recovery.Rebuilt {
 	progress, end := a.restoreProgress()
 	r.Progress = progress
 	defer end()
@@ -319,13 +323,15 @@ func (a *app) rebuildEach(ctx context.Context, r *recovery.Rebuilder, f restoreF
 	if f.force {
 		rebuild = r.RebuildAnyway
 	}
+	done := make([]recovery.Rebuilt, len(plans))
 	one := func(i int) {
 		v := &views[i]
 		if plans[i].Step != recovery.StepCompare && plans[i].Step != recovery.StepRebuild {
 			return
 		}
-		done, err := rebuild(ctx, v.Lot, a.cfg.Actor, reason)
-		v.note(done, err)
+		var err error
+		done[i], err = rebuild(ctx, v.Lot, a.cfg.Actor, reason)
+		v.note(done[i], err)
 	}
 	sideBySide(len(plans), one)
 	// Lots share a limited number of locks: two of them may have stood in each other's way.
@@ -334,6 +340,13 @@ func (a *app) rebuildEach(ctx context.Context, r *recovery.Rebuilder, f restoreF
 			one(i)
 		}
 	}
+	loaded := map[drop.LotID]recovery.Rebuilt{}
+	for i, v := range views {
+		if done[i].Epoch > 0 && v.err == nil {
+			loaded[v.Lot] = done[i]
+		}
+	}
+	return loaded
 }
 
 // note writes down how the rebuild of a lot ended.
@@ -375,13 +388,13 @@ func (a *app) restoreProgress() (tell func(lot drop.LotID, records, of int64), e
 const reopenPause = time.Second
 
 // reopen opens the shards of these lots that were shut, and returns an error if one stays so.
-func (a *app) reopen(ctx context.Context, r *recovery.Rebuilder, g *recovery.Guardian, lots []drop.LotID) error {
+func (a *app) reopen(ctx context.Context, r *recovery.Rebuilder, g *recovery.Guardian, lots []drop.LotID, loaded map[drop.LotID]recovery.Rebuilt) error {
 	byShard := map[int][]drop.LotID{}
 	for _, lot := range lots {
 		n := lot.Shard(g.Shards)
 		byShard[n] = append(byShard[n], lot)
 	}
-	findings, err := g.Reopen(ctx, slices.Sorted(maps.Keys(byShard)), reopenPause)
+	findings, err := g.Reopen(ctx, slices.Sorted(maps.Keys(byShard)), reopenPause, loaded)
 	if err != nil {
 		return err
 	}

@@ -34,12 +34,15 @@ type Lot struct {
 const lotColumns = `lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, held, sold, epoch, seq, hash, open_epoch,
 	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, seeded_stock, archive, archived_by, archived_at, created_by, created_at`
 
-func scanLot(row pgx.CollectableRow) (Lot, error) {
+func scanLot(row pgx.CollectableRow) (Lot, error) { return scanLotAnd(row) }
+
+// scanLotAnd reads a row that has more columns behind those of the lot.
+func scanLotAnd(row pgx.CollectableRow, more ...any) (Lot, error) {
 	var l Lot
 	var hold, maxHold int64
 	var opens, closes, eventAt, foldedAt, stoppedAt, archivedAt *time.Time
-	err := row.Scan(&l.Lot, &l.Name, &l.Stock, &l.Limit, &hold, &maxHold, &opens, &closes, &l.Late, &l.Status, &l.Held, &l.Sold, &l.Watermark.Epoch, &l.Watermark.Seq, &l.hash, &l.OpenEpoch,
-		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.Archive, &l.ArchivedBy, &archivedAt, &l.CreatedBy, &l.CreatedAt)
+	err := row.Scan(append([]any{&l.Lot, &l.Name, &l.Stock, &l.Limit, &hold, &maxHold, &opens, &closes, &l.Late, &l.Status, &l.Held, &l.Sold, &l.Watermark.Epoch, &l.Watermark.Seq, &l.hash, &l.OpenEpoch,
+		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.Archive, &l.ArchivedBy, &archivedAt, &l.CreatedBy, &l.CreatedAt}, more...)...)
 	l.Hold, l.MaxHold = time.Duration(hold)*time.Millisecond, time.Duration(maxHold)*time.Millisecond
 	l.Opens, l.Closes, l.EventAt, l.FoldedAt, l.StoppedAt = timeOf(opens), timeOf(closes), timeOf(eventAt), timeOf(foldedAt), timeOf(stoppedAt)
 	l.ArchivedAt, l.CreatedAt = timeOf(archivedAt), l.CreatedAt.UTC()
@@ -197,64 +200,53 @@ func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest)
 // issue closes the open epoch of a lot that is locked and issues the next one. It ends an archive that was begun.
 func (l *Ledger) issue(ctx context.Context, tx pgx.Tx, lot Lot, r IssueRequest) (Issued, error) {
 	issued := Issued{Closing: lot.Watermark, Lot: lot}
+	var batch pgx.Batch // one journey: a rebuild of many lots waits for nothing else as long
 	// A database that was put back to an older state may meet numbers it does not remember to have issued.
-	err := tx.QueryRow(ctx, `SELECT 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1))`, string(lot.Lot), lot.OpenEpoch).Scan(&issued.Epoch)
-	if err != nil {
+	batch.Queue(`WITH issued AS (INSERT INTO lot_epochs (lot, epoch, closed_epoch, closed_seq, actor, reason)
+			VALUES ($1, 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1)), $3, $4, $5, $6) RETURNING epoch)
+		UPDATE lots SET open_epoch = issued.epoch, waiting = 0, stopped = '', stopped_reason = '', stopped_at = NULL, archive = '', archived_by = ''
+		FROM issued WHERE lot = $1 RETURNING open_epoch`, string(lot.Lot), lot.OpenEpoch, issued.Closing.Epoch, issued.Closing.Seq, r.Actor, r.Reason).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&issued.Epoch) })
+	var waiting, dead []stored
+	batch.Queue(`DELETE FROM waiting_events WHERE lot = $1 RETURNING lot, epoch, seq, event_at, line`, string(lot.Lot)).
+		Query(func(rows pgx.Rows) (err error) { waiting, err = collectStored(rows); return err })
+	// The events that stopped the lot are dead letters already. What they paid for was open until now.
+	batch.Queue(`SELECT lot, epoch, seq, event_at, line FROM dead_letters WHERE lot = $1 AND epoch >= $2 AND (seq > $3 OR code = 'fork')`,
+		string(lot.Lot), lot.OpenEpoch, lot.Watermark.Seq).
+		Query(func(rows pgx.Rows) (err error) { dead, err = collectStored(rows); return err })
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return issued, err
 	}
-	if issued.Ghosts, err = l.closeEpoch(ctx, tx, lot); err != nil {
-		return issued, err
-	}
-	_, err = tx.Exec(ctx, `INSERT INTO lot_epochs (lot, epoch, closed_epoch, closed_seq, actor, reason) VALUES ($1, $2, $3, $4, $5, $6)`,
-		string(lot.Lot), issued.Epoch, issued.Closing.Epoch, issued.Closing.Seq, r.Actor, r.Reason)
-	if err != nil {
-		return issued, err
-	}
-	_, err = tx.Exec(ctx, `UPDATE lots SET open_epoch = $2, waiting = 0, stopped = '', stopped_reason = '', stopped_at = NULL, archive = '', archived_by = ''
-		WHERE lot = $1`, string(lot.Lot), issued.Epoch)
-	return issued, err
+	issued.Ghosts = len(waiting)
+	return issued, l.bury(ctx, tx, waiting, dead)
 }
 
-// closeEpoch turns what lies beyond the lot's watermark into ghosts and returns how many events waited.
-func (l *Ledger) closeEpoch(ctx context.Context, tx pgx.Tx, lot Lot) (int, error) {
-	rows, err := tx.Query(ctx, `DELETE FROM waiting_events WHERE lot = $1 RETURNING lot, epoch, seq, event_at, line`, string(lot.Lot))
-	if err != nil {
-		return 0, err
-	}
-	waiting, err := collectStored(rows)
-	if err != nil {
-		return 0, err
-	}
-	// The events that stopped the lot are dead letters already. What they paid for was open until now.
-	rows, err = tx.Query(ctx, `SELECT lot, epoch, seq, event_at, line FROM dead_letters WHERE lot = $1 AND epoch >= $2 AND (seq > $3 OR code = 'fork')`,
-		string(lot.Lot), lot.OpenEpoch, lot.Watermark.Seq)
-	if err != nil {
-		return 0, err
-	}
-	dead, err := collectStored(rows)
-	if err != nil {
-		return 0, err
+// bury makes ghosts of what waited behind the point at which an epoch was closed, and notes what they and the dead letters
+// beyond it paid for.
+func (l *Ledger) bury(ctx context.Context, tx pgx.Tx, waiting, dead []stored) error {
+	if len(waiting)+len(dead) == 0 {
+		return nil
 	}
 	var w writes
 	slices.SortFunc(waiting, func(a, b stored) int { return a.compare(b.place) })
 	for _, s := range waiting {
 		ev, err := s.decode(l.installation.ID)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		w.ghost(item{ev, s.line})
 	}
 	for _, s := range dead {
 		ev, err := s.decode(l.installation.ID)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		w.refundGhost(ev)
 	}
 	batch := &pgx.Batch{}
 	w.queueDead(batch, new(int64))
 	w.queueRefundsDue(batch)
-	return len(waiting), tx.SendBatch(ctx, batch).Close()
+	return tx.SendBatch(ctx, batch).Close()
 }
 
 // lockLots locks the lots in the order of their ids, which every writer does first, so that none waits in a circle.

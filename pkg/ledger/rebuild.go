@@ -31,35 +31,31 @@ var (
 func (l *Ledger) PlanRebuild(ctx context.Context, lot drop.LotID, endedSince time.Time) (drop.RebuildPlan, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	var plan drop.RebuildPlan
-	err := pgx.BeginTxFunc(ctx, l.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		plan, err = planRebuild(ctx, tx, lot, endedSince)
-		return err
-	})
+	rows, err := l.pool.Query(ctx, planRebuildSQL, string(lot), endedSince)
+	if err != nil {
+		return drop.RebuildPlan{}, l.fail(err, "planning a rebuild")
+	}
+	plan, err := pgx.CollectExactlyOneRow(rows, scanPlan)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = fault.New(fault.NotFound, "the ledger does not know the lot %s", lot)
+	}
 	return plan, l.fail(err, "planning a rebuild")
 }
 
-func planRebuild(ctx context.Context, tx pgx.Tx, id drop.LotID, endedSince time.Time) (drop.RebuildPlan, error) {
-	rows, err := tx.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = $1`, string(id))
-	if err != nil {
-		return drop.RebuildPlan{}, err
-	}
-	lot, err := pgx.CollectExactlyOneRow(rows, scanLot)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return drop.RebuildPlan{}, fault.New(fault.NotFound, "the ledger does not know the lot %s", id)
-	}
-	if err != nil {
-		return drop.RebuildPlan{}, err
-	}
-	plan := drop.RebuildPlan{LedgerLot: lot.LedgerLot, EventAt: lot.EventAt, Waiting: lot.Waiting}
-	var held, sold int64
-	err = tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE state = 'held' AND NOT rejected), count(*) FILTER (WHERE state = 'confirmed'),
+// planRebuildSQL is one statement, so that it sees the lot and its reservations at one moment.
+var planRebuildSQL = `SELECT ` + lotColumns + `, t.* FROM lots, (
+	SELECT count(*) FILTER (WHERE state = 'held' AND NOT rejected), count(*) FILTER (WHERE state = 'confirmed'),
 		count(*) FILTER (WHERE state NOT IN ('held', 'confirmed') OR rejected AND state = 'held'),
-		coalesce(sum(qty) FILTER (WHERE state = 'held' AND NOT rejected), 0)::bigint, coalesce(sum(qty) FILTER (WHERE state = 'confirmed'), 0)::bigint `+
-		rebuildRecordsSQL, string(id), endedSince).Scan(&plan.Live, &plan.Confirmed, &plan.Tombstones, &held, &sold)
+		coalesce(sum(qty) FILTER (WHERE state = 'held' AND NOT rejected), 0)::bigint, coalesce(sum(qty) FILTER (WHERE state = 'confirmed'), 0)::bigint
+	` + rebuildRecordsSQL + `) AS t (live, confirmed, tombstones, units_held, units_sold) WHERE lot = $1`
+
+func scanPlan(row pgx.CollectableRow) (plan drop.RebuildPlan, err error) {
+	var held, sold int64
+	lot, err := scanLotAnd(row, &plan.Live, &plan.Confirmed, &plan.Tombstones, &held, &sold)
+	plan.LedgerLot, plan.EventAt, plan.Waiting = lot.LedgerLot, lot.EventAt, lot.Waiting
 	if err == nil && (held != lot.Held || sold != lot.Sold) {
-		err = fault.New(fault.Broken, "the reservations of the lot %s add up to %d held and %d sold, the lot says %d and %d", id, held, sold, lot.Held, lot.Sold).
-			WithHint("find the first event that does not follow: dropctl ledger verify %s", id)
+		err = fault.New(fault.Broken, "the reservations of the lot %s add up to %d held and %d sold, the lot says %d and %d", lot.Lot, held, sold, lot.Held, lot.Sold).
+			WithHint("find the first event that does not follow: dropctl ledger verify %s", lot.Lot)
 	}
 	return plan, err
 }
@@ -120,13 +116,13 @@ func eachPage[T any](ctx context.Context, l *Ledger, s RebuildSource, cursor, qu
 		if err := openCursor(ctx, l, tx, s, cursor, query, args); err != nil {
 			return err
 		}
-		var page []T // most lots fill none
+		var page []T
 		for {
 			var err error
 			if page, err = fetch(ctx, l, tx, cursor, page[:0], scan); err != nil || len(page) == 0 {
 				return err
 			}
-			if err := fn(page); err != nil {
+			if err := fn(page); err != nil || len(page) < rebuildPage { // most lots do not fill one
 				return err
 			}
 		}
@@ -137,15 +133,12 @@ func eachPage[T any](ctx context.Context, l *Ledger, s RebuildSource, cursor, qu
 func openCursor(ctx context.Context, l *Ledger, tx pgx.Tx, s RebuildSource, cursor, query string, args []any) error {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
+	var batch pgx.Batch
 	// Who loads may have to wait for Redis, longer than others may leave a transaction alone.
-	if _, err := tx.Exec(ctx, `SET LOCAL idle_in_transaction_session_timeout = '2min'`); err != nil {
-		return err
-	}
-	if err := stillClosed(ctx, tx, s); err != nil {
-		return err
-	}
-	_, err := tx.Exec(ctx, `DECLARE `+cursor+` NO SCROLL CURSOR FOR `+query, args...)
-	return err
+	batch.Queue(`SET LOCAL idle_in_transaction_session_timeout = '2min'`)
+	stillClosed(&batch, s)
+	batch.Queue(`DECLARE `+cursor+` NO SCROLL CURSOR FOR `+query, args...)
+	return tx.SendBatch(ctx, &batch).Close()
 }
 
 func fetch[T any](ctx context.Context, l *Ledger, tx pgx.Tx, cursor string, page []T, scan pgx.RowToFunc[T]) ([]T, error) {
@@ -159,15 +152,16 @@ func fetch[T any](ctx context.Context, l *Ledger, tx pgx.Tx, cursor string, page
 }
 
 // stillClosed checks that the lot stands where its epoch was issued, or has only been loaded since.
-func stillClosed(ctx context.Context, tx pgx.Tx, s RebuildSource) error {
-	var still bool
-	err := tx.QueryRow(ctx, `SELECT l.open_epoch = e.epoch AND ((l.epoch, l.seq) = (e.closed_epoch, e.closed_seq) OR (l.epoch, l.seq) = (e.epoch, e.closed_seq + 1))
-		FROM lots l JOIN lot_epochs e USING (lot) WHERE e.lot = $1 AND e.epoch = $2`, string(s.Lot), s.Epoch).Scan(&still)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return err
-	}
-	if !still {
-		return fault.New(fault.Conflict, "the lot %s went on since its epoch %d was issued", s.Lot, s.Epoch).WithHint("begin its rebuild anew: dropctl restore %s", s.Lot)
-	}
-	return nil
+func stillClosed(batch *pgx.Batch, s RebuildSource) {
+	batch.Queue(`SELECT l.open_epoch = e.epoch AND ((l.epoch, l.seq) = (e.closed_epoch, e.closed_seq) OR (l.epoch, l.seq) = (e.epoch, e.closed_seq + 1))
+		FROM lots l JOIN lot_epochs e USING (lot) WHERE e.lot = $1 AND e.epoch = $2`, string(s.Lot), s.Epoch).QueryRow(func(row pgx.Row) error {
+		var still bool
+		if err := row.Scan(&still); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if !still {
+			return fault.New(fault.Conflict, "the lot %s went on since its epoch %d was issued", s.Lot, s.Epoch).WithHint("begin its rebuild anew: dropctl restore %s", s.Lot)
+		}
+		return nil
+	})
 }

@@ -445,7 +445,7 @@ func TestAShardIsNotReopenedByHandUnderAWrongClock(t *testing.T) {
 		door := &s.doors[0]
 		door.OpenRun, door.Frozen, door.Now = door.Run, string(fault.FreezeClock), time.Now().Add(off)
 		g := &Guardian{Stock: s, Ledger: s, Installation: "here", Shards: 2}
-		found, err := g.Reopen(t.Context(), []int{0}, 0)
+		found, err := g.Reopen(t.Context(), []int{0}, 0, nil)
 		if err != nil || len(found) != 1 || found[0].Action != want || (door.Frozen == "") != (want == Reopened) {
 			t.Errorf("off by %v: %+v, %v, frozen for %q", off, found, err, door.Frozen)
 		}

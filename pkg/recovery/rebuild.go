@@ -3,6 +3,8 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -27,9 +29,9 @@ type RebuildStock interface {
 	ThawLot(ctx context.Context, seen drop.LotState, reason fault.Code) error
 	// PrepareRebuild makes sure that there is room to write beside the lot: fault.OutOfMemory if not.
 	PrepareRebuild(ctx context.Context, lot drop.LotID) error
-	// Rebuild makes the lot appear with all its records at once; fault.Conflict, and nothing is changed, if Redis is
-	// no longer as it was seen.
-	Rebuild(ctx context.Context, r LoadRequest) error
+	// Rebuild makes the lot appear with all its records at once, and returns the run id of the server that has it;
+	// fault.Conflict, and nothing is changed, if Redis is no longer as it was seen.
+	Rebuild(ctx context.Context, r LoadRequest) (run string, err error)
 }
 
 // LoadRequest asks for a lot with all its records.
@@ -100,7 +102,8 @@ func (p RebuildPlan) Selling() bool {
 
 // Rebuilt says what a rebuild has loaded.
 type Rebuilt struct {
-	Epoch   int64 // 0: nothing was loaded, since both sides were equal
+	Epoch   int64  // 0: nothing was loaded, since both sides were equal
+	Run     string // run id of the server it was loaded on
 	Records int64
 	Users   int64
 	Totals  drop.Totals
@@ -204,7 +207,7 @@ func differs(l drop.LedgerLot, seen *drop.LotState) fault.Code {
 
 // Rebuild makes a lot in Redis what the ledger has recorded, under a new epoch; one that sells and is equal, perhaps once the
 // ledger has got its last events, stays as it is. The lot is frozen meanwhile and sells again afterwards, if its shard's door
-// stands open. It may be broken off anywhere and run again: until the lot appears anew it stays frozen, or absent, and
+// stands open. A worker, or Record, then tells the ledger of the load. It may be broken off anywhere and run again: until the lot appears anew it stays frozen, or absent, and
 // whoever rebuilds it next begins anew.
 // Errors: fault.Conflict while Redis has events that the ledger cannot get, and for a lot that is archived or was never on
 // sale; fault.NotFound; fault.Broken; fault.Busy while somebody else works on it.
@@ -248,7 +251,7 @@ func (r *Rebuilder) rebuild(ctx context.Context, o order) (done Rebuilt, err err
 	}
 	repair := drop.Repair{Lot: o.lot, What: "rebuild", Actor: o.actor, Reason: o.reason, Evidence: evidenceOf(*known, seen)}
 	err = r.Ledger.Repair(ctx, repair, func(ctx context.Context) (bool, string, error) {
-		done, err = r.carryOut(ctx, o)
+		done, err = r.carryOut(ctx, o, known, seen)
 		if err != nil || done.Epoch == 0 {
 			return false, "both sides were equal once the ledger had the newest events", err
 		}
@@ -283,8 +286,8 @@ func evidenceOf(l drop.LedgerLot, seen *drop.LotState) evidence {
 
 // carryOut freezes the lot, brings the ledger up to it, and loads it anew unless it turns out to be equal. What was frozen
 // before may be on another server since: it sells again under a new epoch, or not.
-func (r *Rebuilder) carryOut(ctx context.Context, o order) (Rebuilt, error) {
-	known, seen, plan, err := r.settle(ctx, o.lot)
+func (r *Rebuilder) carryOut(ctx context.Context, o order, known *drop.LedgerLot, seen *drop.LotState) (Rebuilt, error) {
+	known, seen, plan, err := r.settle(ctx, o.lot, known, seen)
 	if err != nil {
 		r.giveUp(ctx, o, known, seen)
 		return Rebuilt{}, err
@@ -311,7 +314,7 @@ func (r *Rebuilder) carryOut(ctx context.Context, o order) (Rebuilt, error) {
 	return done, err
 }
 
-// load stages the lot's records, makes it appear, and lets the ledger know.
+// load stages the lot's records and makes it appear.
 func (r *Rebuilder) load(ctx context.Context, q LoadRequest, plan drop.RebuildPlan) (Rebuilt, error) {
 	lot := q.Lot.Lot
 	done := Rebuilt{Epoch: q.Epoch, Totals: q.Lot.Totals()}
@@ -341,16 +344,17 @@ func (r *Rebuilder) load(ctx context.Context, q LoadRequest, plan drop.RebuildPl
 	const tries = 3
 	for try := 1; ; try++ {
 		done.Records, done.Users = 0, 0
-		err := r.Stock.Rebuild(ctx, q)
-		if err == nil {
-			return done, r.record(ctx, lot, drop.Watermark{Epoch: q.Epoch, Seq: q.Closing.Seq})
-		}
-		if !fault.Is(err, fault.Conflict) || try == tries || r.stillOurs(ctx, q) != nil {
+		done.Run, err = r.Stock.Rebuild(ctx, q)
+		if err == nil || !fault.Is(err, fault.Conflict) || try == tries || r.stillOurs(ctx, q) != nil {
 			return done, err
 		}
 		// Who worked on the lot before us, and lost its lock without knowing it, may have loaded it under the epoch that
 		// ours has closed. What it sold since nobody records: it must stop at once.
-		if _, q.Seen, err = r.freeze(ctx, lot); err != nil {
+		var known *drop.LedgerLot
+		if known, q.Seen, err = r.look(ctx, lot); err == nil {
+			_, q.Seen, err = r.freeze(ctx, lot, known, q.Seen)
+		}
+		if err != nil {
 			return done, err
 		}
 	}
@@ -366,10 +370,10 @@ func (r *Rebuilder) stillOurs(ctx context.Context, q LoadRequest) error {
 	return err
 }
 
-// settle freezes the lot, if it is there, waits until the ledger has every event of it, and checks that it can be rebuilt.
-// After an error, known and seen are what is known of both sides, for whoever gives up.
-func (r *Rebuilder) settle(ctx context.Context, lot drop.LotID) (known *drop.LedgerLot, seen *drop.LotState, plan drop.RebuildPlan, err error) {
-	if known, seen, err = r.freeze(ctx, lot); err != nil {
+// settle freezes the lot as it was seen, if it is there, waits until the ledger has every event of it, and checks that it can
+// be rebuilt. Also after an error it returns what is known of both sides, for whoever gives up.
+func (r *Rebuilder) settle(ctx context.Context, lot drop.LotID, l *drop.LedgerLot, s *drop.LotState) (known *drop.LedgerLot, seen *drop.LotState, plan drop.RebuildPlan, err error) {
+	if known, seen, err = r.freeze(ctx, lot, l, s); err != nil {
 		return known, seen, plan, err
 	}
 	patience := r.Patience
@@ -377,10 +381,11 @@ func (r *Rebuilder) settle(ctx context.Context, lot drop.LotID) (known *drop.Led
 		patience = 10 * time.Second
 	}
 	for deadline := time.Now().Add(patience); ; {
-		if err := r.record(ctx, lot, known.Watermark); err != nil {
-			return known, seen, plan, err
+		recorded, err := r.record(ctx, []drop.LedgerLot{*known})
+		if err == nil && (recorded || ahead(*known, seen)) { // by us, or perhaps by a worker
+			known, seen, err = r.look(ctx, lot)
 		}
-		if known, seen, err = r.look(ctx, lot); err != nil {
+		if err != nil {
 			return known, seen, plan, err
 		}
 		if !ahead(*known, seen) {
@@ -402,19 +407,20 @@ func (r *Rebuilder) settle(ctx context.Context, lot drop.LotID) (known *drop.Led
 	return known, seen, plan, err
 }
 
-// freeze stops the sale of the lot, if Redis has it, and returns it as it was when it stopped. Where the shard has no door
-// nothing sells.
-func (r *Rebuilder) freeze(ctx context.Context, lot drop.LotID) (known *drop.LedgerLot, seen *drop.LotState, err error) {
+// freeze stops the sale of the lot as it was seen, if Redis has it, and returns it as it was when it stopped. Where the shard
+// has no door nothing sells.
+func (r *Rebuilder) freeze(ctx context.Context, lot drop.LotID, known *drop.LedgerLot, seen *drop.LotState) (*drop.LedgerLot, *drop.LotState, error) {
 	const tries = 5 // each time somebody else loaded the lot meanwhile, or the door closed
 	for try := 1; ; try++ {
-		if known, seen, err = r.look(ctx, lot); err != nil || seen == nil || seen.OpenRun == "" {
+		if seen == nil || seen.OpenRun == "" {
+			return known, seen, nil
+		}
+		err := r.Stock.FreezeLot(ctx, *seen, fault.FreezeRestoring)
+		stopped := err == nil
+		if !stopped && (!fault.Is(err, fault.Conflict) && !fault.Is(err, fault.LotNotLoaded) || try == tries) {
 			return known, seen, err
 		}
-		err = r.Stock.FreezeLot(ctx, *seen, fault.FreezeRestoring)
-		if err == nil {
-			return r.look(ctx, lot)
-		}
-		if !fault.Is(err, fault.Conflict) && !fault.Is(err, fault.LotNotLoaded) || try == tries {
+		if known, seen, err = r.look(ctx, lot); stopped || err != nil {
 			return known, seen, err
 		}
 	}
@@ -428,30 +434,42 @@ func aheadFault(l drop.LedgerLot, seen drop.LotState) error {
 
 // Record hands the ledger what the outbox has of these lots and the ledger has not, without waiting for a worker.
 func (r *Rebuilder) Record(ctx context.Context, lots []drop.LotID) error {
+	if len(lots) == 0 {
+		return nil
+	}
 	known, err := r.Ledger.LotsOf(ctx, lots)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = r.record(ctx, known)
 	}
-	for _, l := range known {
-		if err := r.record(ctx, l.Lot, l.Watermark); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
-// record hands the ledger what the outbox has of the lot behind a watermark, without waiting for a worker.
-func (r *Rebuilder) record(ctx context.Context, lot drop.LotID, from drop.Watermark) error {
-	newest, err := r.Stock.NewestEvent(ctx, lot)
-	if err != nil || !after(newest, from) {
-		return err
+// record hands the ledger what the outbox has of the lots behind their watermarks. It reports whether there was anything.
+func (r *Rebuilder) record(ctx context.Context, lots []drop.LedgerLot) (any bool, err error) {
+	behind := map[int]map[drop.LotID]drop.Watermark{} // by shard
+	for _, l := range lots {
+		newest, err := r.Stock.NewestEvent(ctx, l.Lot)
+		if err != nil {
+			return false, err
+		}
+		if shard := l.Lot.Shard(r.Stock.Shards()); after(newest, l.Watermark) {
+			if behind[shard] == nil {
+				behind[shard] = map[drop.LotID]drop.Watermark{}
+			}
+			behind[shard][l.Lot] = l.Watermark
+		}
 	}
-	shard := lot.Shard(r.Stock.Shards())
-	events, err := r.Stock.EventsSince(ctx, shard, map[drop.LotID]drop.Watermark{lot: from})
-	if err != nil || len(events[lot]) == 0 {
-		return err
+	for shard, from := range behind {
+		events, err := r.Stock.EventsSince(ctx, shard, from)
+		if err == nil && len(events) > 0 {
+			any = true
+			err = r.Ledger.Record(ctx, slices.Concat(slices.Collect(maps.Values(events))...))
+		}
+		if err != nil {
+			return any, err
+		}
 	}
-	return r.Ledger.Record(ctx, events[lot])
+	return any, nil
 }
 
 // thawed is the lot without the freeze of a rebuild.

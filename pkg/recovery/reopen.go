@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -13,74 +14,80 @@ import (
 // a batch that some worker read from the lost server may still be on its way. It returns a finding for each that was
 // shut. What an operator has frozen, and what waits for a clock, stays shut. Other than a pass it does not wait
 // until every outbox entry is acknowledged, and changes no lot that differs: it is for where no worker runs.
-func (g *Guardian) Reopen(ctx context.Context, shards []int, pause time.Duration) ([]Finding, error) {
-	var findings []Finding
-	var errs []error
-	first := map[int]string{}
-	for look := 1; look <= 2; look++ {
-		findings, errs = nil, nil
-		for _, shard := range shards {
-			f, equal, err := g.reopen(ctx, shard, first[shard])
-			if err != nil {
+// A lot that was loaded just now, on the server that is still there, keeps the epoch of that load: nobody has sold under it.
+func (g *Guardian) Reopen(ctx context.Context, shards []int, pause time.Duration, loaded map[drop.LotID]Rebuilt) ([]Finding, error) {
+	equal := map[int]string{}
+	for look := 1; ; look++ {
+		p := pass{Guardian: g}
+		errs := []error{p.shutDoors(ctx, shards), p.compare(ctx)}
+		for _, v := range p.shut {
+			before := equal[v.Shard]
+			var f Finding
+			if f, equal[v.Shard] = p.judgeShut(v); f.Action == Settling && before != "" && equal[v.Shard] == before {
+				opened, err := p.reopen(ctx, v, loaded)
 				errs = append(errs, err)
-				continue
+				if opened {
+					f.Action = Reopened
+				}
 			}
-			if f.Action != "" {
-				findings = append(findings, f)
-			}
-			first[shard] = equal
+			p.findings = append(p.findings, f)
 		}
-		if len(findings) == 0 || look == 2 {
-			break
+		if len(p.findings) == 0 || look == 2 {
+			return p.findings, errors.Join(errs...)
 		}
 		select {
 		case <-ctx.Done():
-			return findings, ctx.Err()
+			return p.findings, ctx.Err()
 		case <-time.After(pause):
 		}
 	}
-	return findings, errors.Join(errs...)
 }
 
-// reopen looks at one shard, and opens it if it is what an earlier look found equal. It returns what this one found.
-func (g *Guardian) reopen(ctx context.Context, shard int, before string) (f Finding, equal string, err error) {
-	clock := reading{from: time.Now()}
-	st, err := g.Stock.ShardState(ctx, shard)
-	clock.to, clock.server = time.Now(), st.Now
-	if err != nil || !st.Exists || st.Frozen == "" && !st.Closed() {
-		return f, "", err
+// shutDoors finds the shut ones of the shards. Those that are to stay so are findings, the others are to be compared.
+func (p *pass) shutDoors(ctx context.Context, shards []int) error {
+	var errs []error
+	for _, shard := range shards {
+		clock := reading{from: time.Now()}
+		st, err := p.Stock.ShardState(ctx, shard)
+		clock.to, clock.server = time.Now(), st.Now
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case !st.Exists || st.Frozen == "" && !st.Closed():
+		case st.Frozen == string(fault.FreezeOperator):
+			p.findings = append(p.findings, Finding{Shard: shard, Action: Left, Reason: fault.FreezeOperator})
+		case st.Frozen == string(fault.FreezeClock) && !clock.right(reading{}):
+			p.findings = append(p.findings, Finding{Shard: shard, Action: Waiting, Reason: fault.FreezeClock})
+		default:
+			p.shut = append(p.shut, view{ShardState: st})
+		}
 	}
-	f = Finding{Shard: shard, Action: Left, Reason: fault.Code(st.Frozen)}
-	if st.Frozen == string(fault.FreezeOperator) {
-		return f, "", nil
+	return errors.Join(errs...)
+}
+
+// judgeShut says whether the lots of a shard are equal to the ledger, and what was seen of them if they are.
+func (p *pass) judgeShut(v view) (f Finding, equal string) {
+	lots := p.sides.of(v.Shard)
+	if reason, unequal := p.sides.gravest(v.Shard); reason != "" {
+		return Finding{Shard: v.Shard, Action: Frozen, Reason: reason, Lots: unequal, Evidence: p.sides.evidence(unequal)}, ""
 	}
-	if st.Frozen == string(fault.FreezeClock) && !clock.right(reading{}) {
-		f.Action = Waiting
-		return f, "", nil
+	f = Finding{Shard: v.Shard, Action: Settling, Equal: len(lots)}
+	if p.sides.elsewhere(v.ShardState) {
+		return f, ""
 	}
-	p := pass{Guardian: g, shut: []view{{ShardState: st}}}
-	if err := p.compare(ctx); err != nil {
-		return f, "", err
+	return f, v.Run + p.sides.evidence(lots)
+}
+
+// reopen opens a shard whose lots are equal.
+func (p *pass) reopen(ctx context.Context, v view, loaded map[drop.LotID]Rebuilt) (opened bool, err error) {
+	lots := slices.DeleteFunc(p.sides.of(v.Shard), func(id drop.LotID) bool {
+		l, fresh := loaded[id]
+		return fresh && l.Run == v.Run && l.Epoch == p.sides.redis[id].Epoch
+	})
+	if err = p.renew(ctx, lots); err == nil {
+		err = p.Stock.Reopen(ctx, v.ShardState)
 	}
-	lots := p.sides.of(shard)
-	if reason, unequal := p.sides.gravest(shard); reason != "" {
-		return Finding{Shard: shard, Action: Frozen, Reason: reason, Lots: unequal, Evidence: p.sides.evidence(unequal)}, "", nil
-	}
-	f = Finding{Shard: shard, Action: Settling, Equal: len(lots)}
-	if p.sides.elsewhere(st) {
-		return f, "", nil
-	}
-	if equal = st.Run + p.sides.evidence(lots); equal != before {
-		return f, equal, nil
-	}
-	err = p.renew(ctx, lots)
-	if err == nil {
-		err = g.Stock.Reopen(ctx, st)
-	}
-	if err == nil {
-		f.Action = Reopened
-	}
-	return f, equal, ignoreConflict(err)
+	return err == nil, ignoreConflict(err)
 }
 
 // gravity orders the reasons: the first needs the most care and names the shard's reason.

@@ -199,14 +199,16 @@ type LoadRequest struct {
 
 // Load puts a lot without any record into Redis, or does nothing and answers Conflict if Redis is not as planned.
 func (s *Stock) Load(ctx context.Context, q LoadRequest) error {
-	return s.load(ctx, q, 0)
+	_, err := s.load(ctx, q, 0)
+	return err
 }
 
-// load makes the lot appear, with the records of this many slices that were staged for its epoch.
-func (s *Stock) load(ctx context.Context, q LoadRequest, slices int) error {
+// load makes the lot appear, with the records of this many slices that were staged for its epoch, and returns the run id of
+// the server that has it now.
+func (s *Stock) load(ctx context.Context, q LoadRequest, slices int) (run string, err error) {
 	d := q.Definition.WithDefaults()
 	if err := cmp.Or(d.Check(), checkAccount(q.Actor, q.Reason)); err != nil {
-		return err
+		return "", err
 	}
 	sh := s.shardOf(d.Lot)
 	args := []string{string(d.Lot), q.Planned.text(), itoa(q.Epoch), itoa(q.Closing.Epoch), itoa(q.Closing.Seq), itoa(d.Stock), itoa(q.Held), itoa(q.Sold),
@@ -214,12 +216,12 @@ func (s *Stock) load(ctx context.Context, q LoadRequest, slices int) error {
 		itoa(max(0, q.Mark.UnixMilli())), strconv.Itoa(slices)}
 	r, err := s.script(ctx, sh, "load", sh.keys.staging(d.Lot), args)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if fault.Code(r.status) == fault.Conflict {
-		return fault.New(fault.Conflict, "lot %s in Redis is not what the load was planned on", d.Lot).WithHint("plan it again by running the command once more")
+		return "", fault.New(fault.Conflict, "lot %s in Redis is not what the load was planned on", d.Lot).WithHint("plan it again by running the command once more")
 	}
-	return r.fault("lot " + string(d.Lot))
+	return r.text(1), r.fault("lot " + string(d.Lot))
 }
 
 // checkAccount validates who acts and why before a script writes it into an event: a tab or a new line there would end

@@ -42,19 +42,19 @@ func (s *Stock) PrepareRebuild(ctx context.Context, lot drop.LotID) error {
 }
 
 // Rebuild writes the records beside the lot, where nobody sees them, and then lets the lot appear with them at once. Until
-// then nothing of the lot has changed; what a broken off call has written is thrown away by the next. It answers
-// Conflict, and changes nothing that counts, if Redis is not as planned.
-func (s *Stock) Rebuild(ctx context.Context, q RebuildRequest) error {
+// then nothing of the lot has changed; what a broken off call has written is thrown away by the next. It returns the run
+// id of the server that has the lot now, or Conflict, and changes nothing that counts, if Redis is not as planned.
+func (s *Stock) Rebuild(ctx context.Context, q RebuildRequest) (run string, err error) {
 	st := &staging{stock: s, lot: q.Definition.Lot, epoch: q.Epoch}
 	// An empty slice comes first: it throws away what an earlier rebuild left.
 	if err := st.write(ctx, nil, nil); err != nil {
-		return err
+		return "", err
 	}
 	if err := q.Records(ctx, func(page []drop.Record) error { return st.records(ctx, page) }); err != nil {
-		return err
+		return "", err
 	}
 	if err := q.Users(ctx, func(page []drop.UserCount) error { return st.users(ctx, page) }); err != nil {
-		return err
+		return "", err
 	}
 	return s.load(ctx, q.LoadRequest, st.slices)
 }

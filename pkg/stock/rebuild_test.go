@@ -49,12 +49,13 @@ func rebuild(s *Stock, lot drop.LotID, epoch int64, planned Plan, all []drop.Rec
 		}
 		users = append(users, u)
 	}
-	return s.Rebuild(context.Background(), RebuildRequest{
+	_, err := s.Rebuild(context.Background(), RebuildRequest{
 		LoadRequest: LoadRequest{Definition: drop.Definition{Lot: lot, Stock: int64(len(all))}, Epoch: epoch, Closing: drop.Watermark{Epoch: epoch - 1, Seq: int64(len(all))},
 			Held: held, Sold: sold, Planned: planned, Actor: "op", Reason: "why"},
 		Records: func(_ context.Context, fn func([]drop.Record) error) error { return fn(all) },
 		Users:   func(_ context.Context, fn func([]drop.UserCount) error) error { return fn(users) },
 	})
+	return err
 }
 
 // TestARebuiltLotAppearsAtOnce breaks a rebuild off, looks that nothing of it shows, and does it again. Every hold ends in
@@ -70,7 +71,7 @@ func TestARebuiltLotAppearsAtOnce(t *testing.T) {
 	}
 	all := records(lot, 3000, seen.Now)
 	broken := errors.New("broken off")
-	err = s.Rebuild(t.Context(), RebuildRequest{LoadRequest: LoadRequest{Definition: seen.Definition, Epoch: 2, Planned: PlanOf(seen)},
+	_, err = s.Rebuild(t.Context(), RebuildRequest{LoadRequest: LoadRequest{Definition: seen.Definition, Epoch: 2, Planned: PlanOf(seen)},
 		Records: func(_ context.Context, fn func([]drop.Record) error) error {
 			if err := fn(all[:2000]); err != nil {
 				return err
@@ -168,7 +169,7 @@ func TestStagingTakesNoOtherSlices(t *testing.T) {
 		epoch  int64
 		slices int
 	}{{3, 4}, {2, 3}, {2, 5}} {
-		err := sc.s.load(t.Context(), LoadRequest{Definition: seen.Definition, Epoch: staged.epoch, Planned: PlanOf(seen)}, staged.slices)
+		_, err := sc.s.load(t.Context(), LoadRequest{Definition: seen.Definition, Epoch: staged.epoch, Planned: PlanOf(seen)}, staged.slices)
 		wantCode(t, err, fault.Conflict)
 	}
 }

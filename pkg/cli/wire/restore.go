@@ -22,7 +22,7 @@ func Reopener(s *stock.Stock, l *ledger.Ledger) *recovery.Guardian {
 
 type rebuildStock struct{ *stock.Stock }
 
-func (s rebuildStock) Rebuild(ctx context.Context, r recovery.LoadRequest) error {
+func (s rebuildStock) Rebuild(ctx context.Context, r recovery.LoadRequest) (run string, err error) {
 	q := stock.RebuildRequest{LoadRequest: stock.LoadRequest{Definition: r.Lot.Definition, Epoch: r.Epoch, Closing: r.Closing, Held: r.Lot.Held, Sold: r.Lot.Sold,
 		Mark: r.Mark, Actor: r.Actor, Reason: r.Reason}, Records: r.Records, Users: r.Users}
 	if r.Seen != nil {

@@ -32,7 +32,11 @@ func (s shop) rebuilder() *recovery.Rebuilder {
 
 func (s shop) rebuild(t *testing.T, lot drop.LotID) recovery.Rebuilt {
 	t.Helper()
-	done, err := s.rebuilder().Rebuild(t.Context(), lot, "alice", "redis was lost")
+	r := s.rebuilder()
+	done, err := r.Rebuild(t.Context(), lot, "alice", "redis was lost")
+	if err == nil {
+		err = r.Record(t.Context(), []drop.LotID{lot})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,8 +298,9 @@ func (b *broken) EachUser(ctx context.Context, lot drop.LotID, epoch int64, sinc
 	return b.step("users", func() error { return b.RebuildLedger.EachUser(ctx, lot, epoch, since, fn) })
 }
 
-func (b *broken) Rebuild(ctx context.Context, r recovery.LoadRequest) error {
-	return b.step("load", func() error { return b.RebuildStock.Rebuild(ctx, r) })
+func (b *broken) Rebuild(ctx context.Context, r recovery.LoadRequest) (run string, err error) {
+	err = b.step("load", func() error { run, err = b.RebuildStock.Rebuild(ctx, r); return err })
+	return run, err
 }
 
 // TestARebuildIsFinishedWhereverItWasKilled kills a rebuild before and behind each of its steps, of a lot that is there
@@ -379,11 +384,11 @@ type late struct {
 
 func (l *late) LockLots(context.Context, []drop.LotID) (func(), error) { return func() {}, nil }
 
-func (l *late) Rebuild(ctx context.Context, r recovery.LoadRequest) error {
+func (l *late) Rebuild(ctx context.Context, r recovery.LoadRequest) (string, error) {
 	r.Records = replay(ctx, r.Records)
 	r.Users = replay(ctx, r.Users)
-	l.load = func() error { return l.RebuildStock.Rebuild(ctx, r) }
-	return errBroken
+	l.load = func() error { _, err := l.RebuildStock.Rebuild(ctx, r); return err }
+	return "", errBroken
 }
 
 // replay reads the pages now and hands them over later.
@@ -430,6 +435,9 @@ func TestALoadUnderAClosedEpochIsReplaced(t *testing.T) {
 		}
 	}}
 	done, err := second.Rebuild(t.Context(), "hat", "bob", "redis was lost")
+	if err == nil {
+		err = second.Record(t.Context(), []drop.LotID{"hat"})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
