@@ -20,19 +20,20 @@ var arrows = map[string]string{
 
 	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/simulate " +
 		"pkg/lab pkg/client pkg/config pkg/fault pkg/term pkg/render pkg/telemetry pkg/packaging",
-	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
+	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/worker/cloudtasks pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
 		"pkg/simulate pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
 
-	"pkg/api":       "pkg/client pkg/drop pkg/fault pkg/telemetry", // the bodies of the API are the types of its client
-	"pkg/worker":    "pkg/drop pkg/fault pkg/recovery pkg/payment pkg/notify pkg/telemetry",
-	"pkg/recovery":  "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/reconcile": "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/doctor":    "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/seed":      "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/payment":   "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
-	"pkg/notify":    "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
-	"pkg/simulate":  "pkg/drop pkg/fault pkg/telemetry",
-	"pkg/client":    "pkg/drop pkg/fault pkg/retry",
+	"pkg/api":               "pkg/client pkg/drop pkg/fault pkg/telemetry", // the bodies of the API are the types of its client
+	"pkg/worker":            "pkg/drop pkg/fault pkg/recovery pkg/payment pkg/notify pkg/telemetry",
+	"pkg/worker/cloudtasks": "pkg/drop pkg/fault pkg/retry",
+	"pkg/recovery":          "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/reconcile":         "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/doctor":            "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/seed":              "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/payment":           "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
+	"pkg/notify":            "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
+	"pkg/simulate":          "pkg/drop pkg/fault pkg/telemetry",
+	"pkg/client":            "pkg/drop pkg/fault pkg/retry",
 	// The benchmark compares the engine with bare drivers, on private servers.
 	"pkg/bench": "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
 
@@ -66,6 +67,8 @@ var owners = map[string]string{
 	"github.com/redis/go-redis": "pkg/stock pkg/bench pkg/lab pkg/testkit",
 	"github.com/jackc/pgx":      "pkg/ledger pkg/bench pkg/lab pkg/testkit",
 	"github.com/pressly/goose":  "pkg/ledger",
+	"golang.org/x/oauth2":       "pkg/worker/cloudtasks",
+	"github.com/go-jose":        "pkg/worker/cloudtasks",
 }
 
 type goPackage struct {

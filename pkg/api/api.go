@@ -64,6 +64,8 @@ type Options struct {
 	Health  *telemetry.Health // for /readyz
 	Metrics *telemetry.Metrics
 	Log     *slog.Logger
+	// Deliveries takes what a queue delivers to POST /internal/outbox; nil: there is no such route.
+	Deliveries Deliveries
 
 	Queue      int           // requests within the engine at once, above it 503 overloaded; default 4096
 	MaxStreams int           // open streams of availability; default 1000
@@ -138,7 +140,7 @@ func New(o Options) *API {
 	a.limits.refused = a.metrics.RateLimited
 	mux := http.NewServeMux()
 	a.routes(mux)
-	a.handler = a.observed(a.limits.byAddress(a.access.admit(a.limits.byKey(a.tidy(mux), a.fail), a.fail), a.fail))
+	a.handler = a.observed(a.delivered(a.limits.byAddress(a.access.admit(a.limits.byKey(a.tidy(mux), a.fail), a.fail), a.fail)))
 	return a
 }
 

@@ -62,7 +62,7 @@ func (a *API) observed(next http.Handler) http.Handler {
 			header["Strict-Transport-Security"] = []string{"max-age=31536000"}
 		}
 		header["X-Request-Id"] = []string{c.id}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		r.Body = http.MaxBytesReader(w, r.Body, a.longest(r))
 		ctx, cancel := c.within(r)
 		defer cancel()
 		r = r.WithContext(ctx)

@@ -46,6 +46,14 @@ type Config struct {
 	MaxEventsPerSecond   int           `mapstructure:"max-events-per-second"`
 	Transport            string        `mapstructure:"transport"`
 	MaxLag               time.Duration `mapstructure:"max-lag"`
+	TasksQueue           string        `mapstructure:"tasks-queue"`
+	TasksEndpoint        string        `mapstructure:"tasks-endpoint"`
+	TasksTarget          string        `mapstructure:"tasks-target"`
+	TasksServiceAccount  string        `mapstructure:"tasks-service-account"`
+	TasksAudience        string        `mapstructure:"tasks-audience"`
+	TasksKeysURL         string        `mapstructure:"tasks-keys-url"`
+	TasksSecretFile      string        `mapstructure:"tasks-secret-file"`
+	TasksPerSecond       int           `mapstructure:"tasks-per-second"`
 	Output               string        `mapstructure:"output"`
 	Color                string        `mapstructure:"color"`
 	LogLevel             string        `mapstructure:"log-level"`
@@ -76,6 +84,7 @@ const (
 	Stock           // how Redis keeps a drop
 	Durable         // what a change has outlived when it is answered
 	Work            // how the worker works
+	Tasks           // the queue of Cloud Tasks, and what it delivers
 	Lag             // when being behind is a finding
 	First           // read once, when the schema is first created
 	Unflagged       // never a flag: every user of the machine could read it
@@ -180,6 +189,14 @@ func Settings() []Setting {
 		{Name: "transport", Group: Work, Default: Direct, Choices: []string{Direct, Kafka, CloudTasks}, Usage: "how events travel from Redis to the ledger"},
 		{Name: "outbox-keep", Group: Work, kind: duration, Default: "15m", Usage: "how long Redis keeps events that the ledger already has"},
 		{Name: "max-events-per-second", Group: Work, kind: count, Default: "2000", min: 1, Usage: "how fast events are applied to the ledger, over all workers"},
+		{Name: "tasks-queue", Group: Tasks, Usage: "queue of Cloud Tasks: projects/PROJECT/locations/LOCATION/queues/QUEUE"},
+		{Name: "tasks-endpoint", Group: Tasks, Default: "https://cloudtasks.googleapis.com", Usage: "address of Cloud Tasks; plain http:// is an emulator, which is shown no credentials"},
+		{Name: "tasks-target", Group: Tasks, Usage: "where tasks are delivered to: https://HOST/internal/outbox of a server"},
+		{Name: "tasks-service-account", Group: Tasks, Usage: "e-mail address of the service account in whose name tasks are delivered"},
+		{Name: "tasks-audience", Group: Tasks, Usage: "whom the tokens of deliveries are for (default: --tasks-target)"},
+		{Name: "tasks-keys-url", Group: Tasks, Default: "https://www.googleapis.com/oauth2/v3/certs", Usage: "where the keys are published that those tokens are signed with"},
+		{Name: "tasks-secret-file", Group: Tasks, Usage: "file of secrets that deliveries may come with instead of a token, one a line; the first is sent"},
+		{Name: "tasks-per-second", Group: Tasks, kind: count, Default: "500", min: 1, max: 500, Usage: "tasks that a worker creates at most; a queue delivers no more than 500/s"},
 		{Name: "max-lag", Group: Lag, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
 	}
 }

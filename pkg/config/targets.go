@@ -61,6 +61,13 @@ func (c *Config) API(getenv func(string) string) (APITarget, error) {
 	return APITarget{URL: u, Key: key}, err
 }
 
+// TasksSecrets returns the secrets that deliveries of tasks may come with, one a line of their file, with the errors of
+// Redis.
+func (c *Config) TasksSecrets() ([]string, error) {
+	text, err := secretFile("tasks-secret-file", c.TasksSecretFile)
+	return strings.Fields(text.Reveal()), err
+}
+
 // UsesServer reports whether a command goes through the HTTP API rather than to the stores: whichever is named in the
 // better place, a flag before the environment before the config file. In the same place the stores count, if the one
 // that the command needs is named at all. It fails with code usage for flags that do not go together.
