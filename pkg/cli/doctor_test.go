@@ -106,7 +106,7 @@ func TestDoctorFindsNothingInAHealthyShop(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	report := c.ask(t, 0)
-	if report.Verdict != doctor.OK || len(report.Checks) != 34 {
+	if report.Verdict != doctor.OK || len(report.Checks) != 36 {
 		t.Errorf("%s, %d lines: %+v", report.Verdict, len(report.Checks), report.Checks)
 	}
 	for _, l := range report.Checks {
@@ -187,6 +187,8 @@ func TestDoctorFindsWhatIsPlanted(t *testing.T) {
 			"postgres", "dead-letters", doctor.Fail, "1 event"},
 		{"no worker", sql("UPDATE workers SET seen_at = now() - interval '1 hour'"), sql("UPDATE workers SET seen_at = now()"), "postgres", "workers", doctor.Warn, "no worker"},
 		{"an emptied Redis", func() { c.db.SQL(t, "UPDATE lots SET seen = true"); c.do(t, "FLUSHALL") }, func() {}, "both", "installation", doctor.Fail, "no data"},
+		{"other limits", sql("INSERT INTO workers (worker, host, pid, parts, version, started_at, seen_at, rate) VALUES ('slow', 'h', 1, '{relay}', '', now(), now(), 500), ('fast', 'h', 2, '{relay}', '', now(), now(), 900)"),
+			sql("DELETE FROM workers WHERE rate > 0"), "postgres", "throttle", doctor.Warn, "500 to 900"},
 	} {
 		f.plant()
 		exit := 0

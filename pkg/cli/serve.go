@@ -168,6 +168,7 @@ func (a *app) runServer(ctx context.Context, s server) error {
 	health.Need("redis", s.shop.Redis)
 	health.Need("keys", s.access.Ready)
 	health.Watch("postgres", observer.Postgres)
+	health.Show("backlog", false, observer.Backlog) // holds are refused at the ceiling, but confirmations must still get through
 	face := api.New(api.Options{Stock: s.shop.Stock, Ledger: s.shop, Lots: s.shop, Access: s.access, Limits: a.limits(), Health: health, Metrics: s.metrics,
 		Log: s.log, Queue: a.cfg.Queue, MaxStreams: a.cfg.MaxStreams, LedgerWait: a.cfg.LedgerWait, Lag: observer.Lag})
 	a.note("target: API on %s, %s", s.shop.Stock.Target(), s.shop.LedgerTarget())

@@ -100,7 +100,7 @@ func (a *app) status(ctx context.Context) (statusView, error) {
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	f := statusFacts{now: time.Now().UTC(), maxLag: a.cfg.MaxLag}
+	f := statusFacts{now: time.Now().UTC(), maxLag: a.cfg.MaxLag, ceiling: int64(a.cfg.OutboxMaxBytes)}
 	in, err := a.askLedger(ctx, &f)
 	f.database = storeOf("PostgreSQL", database.URL, err)
 	f.redis = storeOf("Redis", redis.URL, a.askStock(ctx, &f, in))
@@ -194,13 +194,11 @@ func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) er
 	if err != nil {
 		return err
 	}
-	f.counts = ledgerCounts{RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unbooked: st.Pending}
-	for _, n := range st.DeadLetters {
-		f.counts.DeadLetters += n
-	}
+	f.progress = st.Progress(f.lots)
+	f.counts = ledgerCounts{DeadLetters: st.DeadLetters, RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unbooked: st.Pending}
 	for _, w := range st.Workers {
 		if w.Alive {
-			f.alive = append(f.alive, workerView{w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started, w.Seen})
+			f.alive = append(f.alive, workerView{w.Name, w.Host, w.PID, w.Parts, w.Rate, w.Version, w.Started, w.Seen})
 		}
 	}
 	if err := f.readParked(ctx, l); err != nil {

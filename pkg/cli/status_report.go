@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
@@ -17,44 +18,54 @@ type statusFacts struct {
 	redis    storeView
 	database storeView
 	maxLag   time.Duration
+	ceiling  int64 // of a shard's outbox, in bytes
 
 	// From Redis.
 	outbox []drop.OutboxState
 	states map[drop.LotID]drop.LotState
 
 	// From PostgreSQL.
-	lots   []drop.LedgerLot
-	counts ledgerCounts
-	dead   []deadView
-	due    []dueView
-	alive  []workerView
-	run    *runView
+	lots     []drop.LedgerLot
+	progress *drop.Progress
+	counts   ledgerCounts
+	dead     []deadView
+	due      []dueView
+	alive    []workerView
+	run      *runView
 }
 
 // ledgerCounts are the ledger's lists that should be short.
 type ledgerCounts struct {
-	DeadLetters int64
+	DeadLetters map[fault.Code]int64
 	RefundsDue  int64
 	Waiting     int64 // events behind a gap or of a stopped lot
 	Unbooked    int64 // confirmed reservations not finalised yet
 }
 
+func (c ledgerCounts) dead() (n int64) {
+	for _, of := range c.DeadLetters {
+		n += of
+	}
+	return n
+}
+
 // statusView is one look at everything.
 type statusView struct {
-	Verdict  string       `json:"verdict" table:"VERDICT"` // the level of the worst line
-	Checked  time.Time    `json:"checked" table:"CHECKED"`
-	Lines    []statusLine `json:"lines" table:"WORST FIRST"`
-	Stores   []storeView  `json:"stores"`
-	Lots     lotsView     `json:"lots"`
-	Outbox   *outboxView  `json:"outbox"`       // null: Redis was silent
-	Dead     *int64       `json:"dead_letters"` // null: PostgreSQL was silent; the same below
-	Refunds  *int64       `json:"refunds_due"`
-	Waiting  *int64       `json:"events_waiting"`
-	Unbooked *int64       `json:"sales_pending"`
-	DeadList []deadView   `json:"newest_dead_letters" table:"DEAD LETTERS"`
-	DueList  []dueView    `json:"newest_refunds_due" table:"REFUNDS DUE"`
-	Workers  []workerView `json:"workers"`
-	LastRun  *runView     `json:"last_reconcile"`
+	Verdict  string            `json:"verdict" table:"VERDICT"` // the level of the worst line
+	Checked  time.Time         `json:"checked" table:"CHECKED"`
+	Lines    []statusLine      `json:"lines" table:"WORST FIRST"`
+	Stores   []storeView       `json:"stores"`
+	Lots     lotsView          `json:"lots"`
+	Outbox   *outboxView       `json:"outbox"`       // null: Redis was silent
+	Backlog  *wire.BacklogView `json:"backlog"`      // the same
+	Dead     *int64            `json:"dead_letters"` // null: PostgreSQL was silent; the same below
+	Refunds  *int64            `json:"refunds_due"`
+	Waiting  *int64            `json:"events_waiting"`
+	Unbooked *int64            `json:"sales_pending"`
+	DeadList []deadView        `json:"newest_dead_letters" table:"DEAD LETTERS"`
+	DueList  []dueView         `json:"newest_refunds_due" table:"REFUNDS DUE"`
+	Workers  []workerView      `json:"workers"`
+	LastRun  *runView          `json:"last_reconcile"`
 }
 
 // statusLine is one thing to know, and the command that comes next.
@@ -118,6 +129,7 @@ type workerView struct {
 	Host    string    `json:"host"`
 	PID     int       `json:"pid"`
 	Parts   []string  `json:"parts"`
+	Rate    float64   `json:"max_events_per_second"` // 0: it writes none
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	Seen    time.Time `json:"seen"`
@@ -173,15 +185,15 @@ func (f statusFacts) view() statusView {
 	}
 	f.sayStores(say)
 	v.Lots = f.lotsView(f.sayLots(say))
-	outbox := f.outboxTotals()
+	backlog := drop.BacklogOf(f.outbox, f.states, f.progress, f.now)
 	if f.redis.Reachable {
-		v.Outbox = &outbox
-		f.sayOutbox(say, outbox)
+		v.Outbox, v.Backlog = new(f.outboxTotals()), new(wire.ViewBacklog(backlog, f.ceiling))
+		f.sayBacklog(say, backlog)
 	}
 	if f.database.Reachable {
-		v.Dead, v.Refunds, v.Waiting, v.Unbooked = &f.counts.DeadLetters, &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unbooked
+		v.Dead, v.Refunds, v.Waiting, v.Unbooked = new(f.counts.dead()), &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unbooked
 		f.sayLedger(say)
-		f.sayWorkers(say, outbox.Pending)
+		f.sayWorkers(say, backlog)
 		f.sayRun(say)
 	}
 	slices.SortStableFunc(v.Lines, func(a, b statusLine) int { return slices.Index(levels, a.Level) - slices.Index(levels, b.Level) })
@@ -290,25 +302,49 @@ func (f statusFacts) outboxTotals() outboxView {
 	return v
 }
 
-func (f statusFacts) sayOutbox(say sayFunc, v outboxView) {
+func (f statusFacts) sayBacklog(say sayFunc, b drop.Backlog) {
 	switch {
-	case v.Oldest != nil && *v.Oldest > f.maxLag:
-		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %s, the oldest is %s old", entriesOf(v.Pending), fault.Duration(v.Oldest.Round(time.Second)))
-	case v.Pending > 0:
-		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %s", entriesOf(v.Pending))
+	case b.Fullest >= f.ceiling:
+		say(levelBad, fault.Backpressure, "dropctl worker", "an outbox is at its ceiling: its lots take no holds until the ledger has recorded some")
+	case b.Fullest >= f.ceiling/2:
+		say(levelWarn, fault.Backpressure, "dropctl worker", "an outbox is at %d%% of its ceiling, where holds are refused", 100*b.Fullest/f.ceiling)
 	}
+	switch {
+	case b.Age > f.maxLag:
+		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %s", backlogText(b))
+	case b.Entries > 0:
+		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %s", backlogText(b))
+	}
+}
+
+// backlogText says how much there is and how long it takes, as far as that is known.
+func backlogText(b drop.Backlog) string {
+	text := fmt.Sprintf("%s, the oldest is %s old", entriesOf(b.Entries), fault.Duration(b.Age.Round(time.Second)))
+	if !b.Known {
+		return text
+	}
+	text += fmt.Sprintf("; %d events are not folded", b.Events)
+	limit, seen := b.Drain()
+	if limit != drop.Never && limit > 0 {
+		text += fmt.Sprintf("; done in %s at the limit of %.0f/s", roughly(limit), b.Pace.Limit)
+	}
+	if seen != drop.Never && seen > 0 {
+		text += fmt.Sprintf("; in %s at the pace of late, %.0f/s", roughly(seen), b.Pace.Seen)
+	}
+	return text
+}
+
+// roughly rounds an estimate up to whole seconds.
+func roughly(d time.Duration) string {
+	return fault.Duration((d + time.Second - 1).Truncate(time.Second))
 }
 
 func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.RefundsDue; n > 0 {
 		say(levelWarn, "", "dropctl ledger show --refund-due", "payments that paid for no unit and are due for refund: %d", n)
 	}
-	if n := f.counts.DeadLetters; n > 0 {
-		var code fault.Code
-		if len(f.dead) > 0 {
-			code = f.dead[0].Code
-		}
-		say(levelBad, code, "dropctl outbox list --state dead", "events parked as dead letters: %d", n)
+	for _, code := range drop.WorstFirst(f.counts.DeadLetters) {
+		say(levelBad, code, "dropctl outbox list --state dead", "events parked as dead letters: %d (%s)", f.counts.DeadLetters[code], code)
 	}
 	if n := f.counts.Waiting; n > 0 {
 		say(levelWarn, "", "dropctl outbox list --state waiting", "events that wait for an earlier one, or for a stopped lot: %d", n)
@@ -318,9 +354,12 @@ func (f statusFacts) sayLedger(say sayFunc) {
 	}
 }
 
-func (f statusFacts) sayWorkers(say sayFunc, pending int64) {
+func (f statusFacts) sayWorkers(say sayFunc, b drop.Backlog) {
+	if p := b.Pace; p.Highest > p.Limit {
+		say(levelWarn, "", "dropctl status -o json --jq .workers", "workers were given other limits, from %.0f to %.0f events/s: the lowest holds for all", p.Limit, p.Highest)
+	}
 	switch {
-	case len(f.alive) == 0 && pending+f.counts.Unbooked > 0:
+	case len(f.alive) == 0 && b.Entries+f.counts.Unbooked > 0:
 		say(levelBad, "", "dropctl worker", "no worker is alive, and there is work for one")
 	case len(f.alive) == 0:
 		say(levelWarn, "", "dropctl worker", "no worker is alive")

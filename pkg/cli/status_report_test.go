@@ -16,12 +16,13 @@ func healthyFacts() statusFacts {
 	now := time.Date(2026, 12, 1, 10, 0, 0, 0, time.UTC)
 	def := drop.Definition{Lot: "truffle-99", Stock: 10}.WithDefaults()
 	return statusFacts{
-		now: now, maxLag: time.Minute,
+		now: now, maxLag: time.Minute, ceiling: 1000,
 		redis:    storeView{Store: "Redis", Reachable: true},
 		database: storeView{Store: "PostgreSQL", Reachable: true},
 		states:   map[drop.LotID]drop.LotState{def.Lot: {Definition: def, Totals: drop.Totals{Capacity: 10, Available: 10}, Run: "r", OpenRun: "r"}},
 		outbox:   []drop.OutboxState{{Shard: 0, Length: 3}, {Shard: 1}},
 		lots:     []drop.LedgerLot{{Definition: def, Seen: true}},
+		progress: &drop.Progress{Pace: drop.Pace{Limit: 2000, Highest: 2000}},
 		alive:    []workerView{{Worker: "w"}},
 		run:      &runView{Started: now.Add(-time.Minute), Verdict: fault.VerdictOK},
 	}
@@ -55,10 +56,13 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 		"lost by redis":      {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
 		"never loaded":       {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
 		"archive broken off": {func(f *statusFacts) { f.states, f.lots[0].Archive = nil, drop.ArchiveBegun }, levelWarn, "truffle-99", "dropctl lot archive truffle-99", ""},
-		"dead letters":       {func(f *statusFacts) { f.counts.DeadLetters = 2 }, levelBad, "dead letters: 2", "dropctl outbox list --state dead", fault.Finding},
-		"a known dead letter": {func(f *statusFacts) {
-			f.counts.DeadLetters, f.dead = 1, []deadView{{Code: fault.StopFork, Lot: "truffle-99", Count: 1}}
-		}, levelBad, "dead letters: 1", "dropctl outbox list", fault.Finding},
+		"dead letters":       {func(f *statusFacts) { f.counts.DeadLetters = map[fault.Code]int64{fault.StopGhost: 2} }, levelBad, "dead letters: 2 (ghost)", "dropctl outbox list --state dead", fault.Finding},
+		"the worst dead letter": {func(f *statusFacts) {
+			f.counts.DeadLetters = map[fault.Code]int64{fault.StopGhost: 2, fault.Invalid: 3, fault.StopFork: 1}
+		}, levelBad, "dead letters: 1 (fork)", "dropctl outbox list", fault.Finding},
+		"outbox full":      {func(f *statusFacts) { f.outbox[1].Bytes = 1000 }, levelBad, "at its ceiling", "dropctl worker", fault.Finding},
+		"outbox half full": {func(f *statusFacts) { f.outbox[1].Bytes = 500 }, levelWarn, "at 50% of its ceiling", "dropctl worker", ""},
+		"other limits":     {func(f *statusFacts) { f.progress.Pace.Limit = 500 }, levelWarn, "from 500 to 2000 events/s: the lowest", "dropctl status", ""},
 		"refunds due":      {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelWarn, "due for refund", "dropctl ledger show --refund-due", ""},
 		"no worker":        {func(f *statusFacts) { f.alive = nil }, levelWarn, "no worker", "dropctl worker", ""},
 		"work undone":      {func(f *statusFacts) { f.alive, f.outbox[0].Pending = nil, 5 }, levelBad, "no worker", "dropctl worker", fault.Finding},

@@ -116,6 +116,7 @@ func (a *app) showWorker(ctx context.Context, ln net.Listener, m *telemetry.Metr
 	var h telemetry.Health
 	h.Need("redis", o.Redis)
 	h.Need("postgres", o.Postgres)
+	h.Show("backlog", true, o.Backlog) // a long one is no failure, one that stops the sale is
 	for _, part := range parts {
 		h.Need(string(part), func() error { return w.Trouble(part) })
 	}

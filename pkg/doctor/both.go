@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // both checks what the two stores have to agree on.
@@ -19,6 +20,26 @@ func (e *exam) both(r drop.StockHealth, p drop.LedgerHealth) {
 		return
 	}
 	e.say("both", target, "installation", sameInstallation(r, p))
+	e.say("both", target, "backlog", backlog(r, p, e.o))
+}
+
+// backlog tells how long the ledger needs for what it has not got. How old that may be is judged by outbox-lag.
+func backlog(r drop.StockHealth, p drop.LedgerHealth, o Options) verdict {
+	if why := cmp.Or(r.Unknown["outbox"], r.Unknown["lots"], p.Unknown["lots"], p.Unknown["pace"]); why != "" {
+		return notTold(why, "see the lines about the servers")
+	}
+	b := drop.BacklogOf(r.Outbox, r.Lots, &p.Progress, o.Now())
+	limit, seen := b.Drain()
+	switch {
+	case b.Travelling == 0:
+		return good("nothing is on its way to the ledger")
+	case limit == drop.Never:
+		return bad(noWorker, "dropctl worker", "%d events are on their way to the ledger, and nobody records them", b.Travelling)
+	case seen == drop.Never:
+		return good("%d events are on their way; %s at the limit of %.0f/s", b.Travelling, fault.Duration(limit.Round(time.Second)), b.Pace.Limit)
+	}
+	return good("%d events are on their way; %s at the limit of %.0f/s, %s at the pace of late, %.0f/s",
+		b.Travelling, fault.Duration(limit.Round(time.Second)), b.Pace.Limit, fault.Duration(seen.Round(time.Second)), b.Pace.Seen)
 }
 
 // sameInstallation compares whose data Redis and the ledger have, and in how many shards.

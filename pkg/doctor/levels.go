@@ -81,6 +81,7 @@ const (
 	stopped      finding = "stopped"
 	noWorker     finding = "no worker"
 	partIdle     finding = "part idle"
+	otherLimits  finding = "other limits"
 
 	foreign finding = "foreign"
 	emptied finding = "emptied"
@@ -140,6 +141,7 @@ var levels = map[finding][2]Result{
 	crowded:      {Warn, Warn},
 	allOrNone:    {Warn, Warn},
 	mixed:        {Warn, Warn},
+	otherLimits:  {Warn, Warn},
 	newerSchema:  {Warn, Warn},
 	noCeiling:    {OK, Warn},
 	syncSecond:   {OK, Warn},

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -28,6 +27,7 @@ var postgresRules = []struct {
 	{"dead-letters", "dead letters", deadEvents},
 	{"stopped-lots", "lots", stoppedLots},
 	{"workers", "workers", workers},
+	{"throttle", "pace", throttle},
 }
 
 func (e *exam) postgres(target string, p drop.LedgerHealth, err error) {
@@ -157,8 +157,12 @@ func deadEvents(p drop.LedgerHealth, _ Options) verdict {
 	if n == 0 {
 		return good("none")
 	}
-	codes := slices.Sorted(maps.Keys(p.Dead))
-	return bad(deadLetters, "see them: dropctl outbox list --state dead; what it means: dropctl explain "+string(codes[0]), "%d events could not be recorded", n)
+	var kinds []string
+	codes := drop.WorstFirst(p.Dead)
+	for _, code := range codes {
+		kinds = append(kinds, fmt.Sprintf("%d %s", p.Dead[code], code))
+	}
+	return bad(deadLetters, "see them: dropctl outbox list --state dead; what it means: dropctl explain "+string(codes[0]), "%d events could not be recorded: %s", n, strings.Join(kinds, ", "))
 }
 
 func stoppedLots(p drop.LedgerHealth, _ Options) verdict {
@@ -184,4 +188,16 @@ func workers(p drop.LedgerHealth, o Options) verdict {
 		return bad(mixed, "let all processes run one version", "a worker is of version %s, this is %s", others[0], o.Version)
 	}
 	return good("%d alive", len(p.Versions))
+}
+
+// throttle judges the limits that the workers were given.
+func throttle(p drop.LedgerHealth, _ Options) verdict {
+	pace := p.Progress.Pace
+	switch {
+	case pace.Limit == 0:
+		return good("no worker writes") // the check of the workers says so
+	case pace.Highest > pace.Limit:
+		return bad(otherLimits, "give all workers one --max-events-per-second", "workers were given other limits, from %.0f to %.0f events/s: the lowest holds for all", pace.Limit, pace.Highest)
+	}
+	return good("all workers together write %.0f events/s at most", pace.Limit)
 }

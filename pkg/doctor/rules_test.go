@@ -201,6 +201,8 @@ var baseCases = []struct {
 	{synchronous, "local", func(p *drop.LedgerHealth) { p.Settings["synchronous_commit"] = "local" }, asynchronous},
 	{deadEvents, "some", func(p *drop.LedgerHealth) { p.Dead = map[fault.Code]int64{fault.StopFork: 2} }, deadLetters},
 	{stoppedLots, "one", func(p *drop.LedgerHealth) { p.Stopped = []drop.StoppedLot{{Lot: "hat", Code: fault.StopFork}} }, stopped},
+	{throttle, "one limit", func(p *drop.LedgerHealth) { p.Progress.Pace = drop.Pace{Limit: 500, Highest: 500} }, fine},
+	{throttle, "other limits", func(p *drop.LedgerHealth) { p.Progress.Pace = drop.Pace{Limit: 500, Highest: 2000} }, otherLimits},
 	{workers, "none", func(p *drop.LedgerHealth) { p.Versions, p.Parts = nil, nil }, noWorker},
 	{workers, "a part", func(p *drop.LedgerHealth) { p.Parts = []string{"relay"} }, partIdle},
 	{workers, "another version", func(p *drop.LedgerHealth) { p.Versions = []string{"1.0", "0.9"} }, mixed},
@@ -233,6 +235,13 @@ var shopCases = []struct {
 	}, notSold},
 	{"lots not known", func() verdict { return frozenLots(drop.StockHealth{Unknown: map[string]string{"lots": "x"}}) }, hidden},
 
+	{"nothing is behind", behindBy(0, 0), fine},
+	{"behind, and recorded", behindBy(40, 2000), fine},
+	{"behind, and nobody records", behindBy(40, 0), noWorker},
+	{"backlog not known", func() verdict {
+		return backlog(drop.StockHealth{}, drop.LedgerHealth{Unknown: map[string]string{"pace": "x"}}, options)
+	}, hidden},
+
 	{"both agree", owners(func(*drop.StockHealth, *drop.LedgerHealth) {}), fine},
 	{"another installation", owners(func(_ *drop.StockHealth, p *drop.LedgerHealth) { p.ID = "other" }), foreign},
 	{"another P", owners(func(_ *drop.StockHealth, p *drop.LedgerHealth) { p.Shards = 16 }), foreign},
@@ -250,6 +259,14 @@ var shopCases = []struct {
 	{"clocks differ", func() verdict {
 		return skew([]clock{{"a", 600 * time.Millisecond, 0}, {"b", -600 * time.Millisecond, time.Millisecond}})
 	}, skewed},
+}
+
+func behindBy(events int64, limit float64) func() verdict {
+	return func() verdict {
+		r := drop.StockHealth{Lots: map[drop.LotID]drop.LotState{"hat": {Watermark: drop.Watermark{Seq: 100 + events}}}}
+		l := drop.LedgerLot{Definition: drop.Definition{Lot: "hat"}, Watermark: drop.Watermark{Seq: 100}}
+		return backlog(r, drop.LedgerHealth{Progress: drop.Progress{Lots: []drop.LedgerLot{l}, Pace: drop.Pace{Limit: limit}}}, options)
+	}
 }
 
 func owners(change func(*drop.StockHealth, *drop.LedgerHealth)) func() verdict {
@@ -369,13 +386,13 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 34, 0},
+		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 36, 0},
 		{"Redis alone", Stores{Stock: side[drop.StockHealth]{facts: r}}, Production, OK, "reachable", 20, 0},
 		{"eviction", Stores{Stock: side[drop.StockHealth]{facts: evicting}}, Development, Fail, "eviction", 20, 6},
-		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 15, 6},
+		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 16, 6},
 		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}}, Development, Fail, "reachable", 2, 6},
 		{"unknown is no failure", Stores{Stock: side[drop.StockHealth]{facts: managed}}, Production, OK, "aof", 20, 0},
-		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 14, 0},
+		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 15, 0},
 	} {
 		o := options
 		o.Profile = c.profile

@@ -11,7 +11,8 @@ type StockHealth struct {
 	Nodes   []NodeHealth // at least one: the one server, the primary and its replicas, or each primary of the cluster
 	Outbox  []OutboxState
 	Frozen  map[fault.Code][]LotID // lots nobody can buy from, by reason
-	Unknown map[string]string      // "outbox", "lots": why it could not be found out
+	Lots    map[LotID]LotState
+	Unknown map[string]string // "outbox", "lots": why it could not be found out
 }
 
 // NodeHealth is what one Redis server says. A field that is missing in a map was not told.
@@ -66,7 +67,8 @@ type LedgerHealth struct {
 	Unguarded []string // tables written once without a trigger that refuses changes
 	ID        string   // of the installation; "" if there is none yet
 	Shards    int
-	Seen      int64 // lots the ledger has events of
+	Seen      int64    // lots the ledger has events of
+	Progress  Progress // without the age of gaps
 	Stopped   []StoppedLot
 	Dead      map[fault.Code]int64
 	Versions  []string // of the program, one for each worker alive

@@ -40,7 +40,7 @@ func ReadHealth(ctx context.Context, o Options) (drop.LedgerHealth, error) {
 		ask  func(context.Context, *pgx.Conn) error
 	}{
 		{"connections", h.askConnections}, {"migrations", h.askSteps}, {"grants", h.askGrants}, {"rights", h.askRights}, {"triggers", h.askTriggers},
-		{"installation", h.askOwner}, {"lots", h.askLots}, {"dead letters", h.askDead}, {"workers", h.askWorkers},
+		{"installation", h.askOwner}, {"lots", h.askLots}, {"pace", h.askPace}, {"dead letters", h.askDead}, {"workers", h.askWorkers},
 	} {
 		err := q.ask(ctx, conn)
 		if conn.IsClosed() {
@@ -161,10 +161,29 @@ func (h *health) askOwner(ctx context.Context, conn *pgx.Conn) error {
 }
 
 func (h *health) askLots(ctx context.Context, conn *pgx.Conn) (err error) {
-	if err := conn.QueryRow(ctx, `SELECT count(*) FROM lots WHERE seen`).Scan(&h.Seen); err != nil {
+	rows, err := conn.Query(ctx, `SELECT lot, seq, waiting, seen FROM lots`)
+	if err != nil {
+		return err
+	}
+	p := &h.Progress
+	var lot drop.LedgerLot
+	var waiting int64
+	_, err = pgx.ForEachRow(rows, []any{&lot.Lot, &lot.Seq, &waiting, &lot.Seen}, func() error {
+		if p.Lots = append(p.Lots, lot); lot.Seen {
+			h.Seen++
+		}
+		p.Waiting += waiting
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	h.Stopped, err = readStopped(ctx, conn)
+	return err
+}
+
+func (h *health) askPace(ctx context.Context, conn *pgx.Conn) (err error) {
+	h.Progress.Pace, err = readPace(ctx, conn)
 	return err
 }
 

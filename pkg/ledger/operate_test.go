@@ -15,12 +15,14 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-// Two workers share one budget, whatever each asks for.
+// Two workers together are granted what has run in by the database's clock, to the token, whoever asks when.
 func TestTheBudgetIsShared(t *testing.T) {
 	testkit.Long(t)
 	one, db := newLedger(t)
 	two := open(t, db)
 	const rate = 200.0
+	db.SQL(t, `UPDATE apply_budget SET tokens = 0, filled_at = clock_timestamp() - interval '200 ms'`)
+	begin := budgetClock(t, db)
 	take := func(l *Ledger, until time.Time) (total int) {
 		for time.Now().Before(until) {
 			n, wait, err := l.TakeTokens(t.Context(), rate, 50)
@@ -36,19 +38,115 @@ func TestTheBudgetIsShared(t *testing.T) {
 		}
 		return total
 	}
-	if err := one.ChargeTokens(t.Context(), int(rate)); err != nil { // begin empty, whatever has run in since the migration
-		t.Fatal(err)
-	}
-	began := time.Now()
+	until := time.Now().Add(2 * time.Second)
 	var a, b int
 	var both sync.WaitGroup
-	both.Go(func() { a = take(one, began.Add(2*time.Second)) })
-	both.Go(func() { b = take(two, began.Add(2*time.Second)) })
+	both.Go(func() { a = take(one, until) })
+	both.Go(func() { b = take(two, until) })
 	both.Wait()
-	// A budget that was already full at the charge leaves at most one second's worth besides what ran in.
-	most := rate * (time.Since(began).Seconds() + 1)
-	if got := float64(a + b); got > most || got < rate/2 || a == 0 || b == 0 {
-		t.Errorf("granted %d and %d, at most %.0f", a, b, most)
+	var left float64
+	if _, err := fmt.Sscan(db.SQL(t, `SELECT tokens FROM apply_budget`), &left); err != nil {
+		t.Fatal(err)
+	}
+	ran := rate * (budgetClock(t, db) - begin) // more than a second's worth at once would have run over
+	if got := float64(a+b) + left; got > ran+1e-3 || got < ran/2 || a == 0 || b == 0 {
+		t.Errorf("granted %d and %d, left %.3f, run in %.3f", a, b, left, ran)
+	}
+}
+
+// budgetClock is when the budget was filled last, in seconds.
+func budgetClock(t *testing.T, db testkit.Database) (seconds float64) {
+	t.Helper()
+	if _, err := fmt.Sscan(db.SQL(t, `SELECT extract(epoch FROM filled_at) FROM apply_budget`), &seconds); err != nil {
+		t.Fatal(err)
+	}
+	return seconds
+}
+
+func TestTheLowestLimitOfAllWorkersHolds(t *testing.T) {
+	l, db := newLedger(t)
+	for name, rate := range map[string]float64{"slow": 500, "fast": 3000, "writes nothing": 0} {
+		if _, err := l.Heartbeat(t.Context(), Worker{Name: name, Rate: rate, Parts: []string{"relay"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	granted := func(rate float64) int {
+		t.Helper()
+		db.SQL(t, `UPDATE apply_budget SET tokens = 0, filled_at = clock_timestamp() - interval '1 minute'`)
+		n, _, err := l.TakeTokens(t.Context(), rate, 10_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := granted(3000); n != 500 {
+		t.Errorf("a worker that may 3000 is granted %d where another may 500", n)
+	}
+	if n := granted(200); n != 200 {
+		t.Errorf("one that is not on the list yet is granted %d of 200", n)
+	}
+	if p, err := l.Pace(t.Context()); err != nil || p.Limit != 500 || p.Highest != 3000 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	db.SQL(t, `UPDATE workers SET seen_at = now() - interval '1 minute' WHERE worker = 'slow'`)
+	if n := granted(3000); n != 3000 {
+		t.Errorf("a dead worker's limit leaves %d of 3000", n)
+	}
+	if err := l.Farewell(t.Context(), "fast"); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := l.Pace(t.Context()); err != nil || p.Limit != 0 || p.Highest != 0 {
+		t.Errorf("without workers: %+v, %v", p, err)
+	}
+}
+
+// A server's clock that was hours ahead and is put right must not leave the budget empty until it is there again.
+func TestTheBudgetSurvivesSteppingClocks(t *testing.T) {
+	l, db := newLedger(t)
+	db.SQL(t, `UPDATE apply_budget SET tokens = 0, filled_at = clock_timestamp() + interval '3 hours'`)
+	if n, wait, err := l.TakeTokens(t.Context(), 100, 1000); err != nil || n != 0 || wait > time.Second {
+		t.Errorf("granted %d, wait %v, %v", n, wait, err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		n, wait, err := l.TakeTokens(t.Context(), 100, 1000)
+		return n > 0 && n <= 100, fmt.Sprintf("granted %d, wait %v, %v", n, wait, err)
+	})
+	db.SQL(t, `UPDATE apply_budget SET tokens = 0, filled_at = clock_timestamp() - interval '3 years'`)
+	if n, _, err := l.TakeTokens(t.Context(), 100, 1000); err != nil || n != 100 {
+		t.Errorf("after a step ahead: granted %d, %v", n, err)
+	}
+}
+
+func TestThePaceIsThatOfTheLastSeconds(t *testing.T) {
+	l, db := newLedger(t)
+	seen := func() float64 {
+		t.Helper()
+		p, err := l.Pace(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Seen
+	}
+	db.SQL(t, `UPDATE apply_budget SET tokens = 0, pace = 0, filled_at = clock_timestamp() - interval '1 minute'`)
+	if n, _, err := l.TakeTokens(t.Context(), 5000, 5000); err != nil || n != 5000 {
+		t.Fatalf("granted %d, %v", n, err)
+	}
+	if is := seen(); is <= 0 || is > 500 { // 5000 in ten seconds
+		t.Errorf("%f", is)
+	}
+	db.SQL(t, `UPDATE apply_budget SET filled_at = clock_timestamp() - interval '10 s', pace = 500`)
+	if is := seen(); is <= 0 || is > 184 { // all but 1/e has faded
+		t.Errorf("ten seconds later: %f", is)
+	}
+	if err := l.ChargeTokens(t.Context(), -5000); err != nil {
+		t.Fatal(err)
+	}
+	if is := seen(); is != 0 {
+		t.Errorf("given back: %f", is)
+	}
+	db.SQL(t, `UPDATE apply_budget SET filled_at = clock_timestamp() - interval '3 years', pace = 500`)
+	if is := seen(); is != 0 {
+		t.Errorf("years later: %f", is)
 	}
 }
 
@@ -332,6 +430,9 @@ func TestAKilledServerIsUnavailableUntilItIsBack(t *testing.T) {
 	r.hold("ann", 1)
 	events := r.take()
 	apply(t, l, events[0])
+	if err := l.ChargeTokens(t.Context(), 1_000_000); err != nil {
+		t.Fatal(err)
+	}
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -346,6 +447,9 @@ func TestAKilledServerIsUnavailableUntilItIsBack(t *testing.T) {
 		return err == nil, fmt.Sprint("still ", err)
 	})
 	wantTotals(t, l, "lot", 10, 1, 0)
+	if n, _, err := l.TakeTokens(t.Context(), 10, 10); err != nil || n != 0 {
+		t.Errorf("the restart filled the budget: granted %d, %v", n, err)
+	}
 }
 
 // A server that goes silent holds a call no longer than its limit, and what it did unheard is not done twice.

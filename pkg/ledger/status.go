@@ -23,6 +23,7 @@ type Status struct {
 	Pending      int64      // allocations not finalised
 	PendingSince time.Time
 	Workers      []Worker
+	Pace         drop.Pace
 	Now          time.Time // PostgreSQL's time of the look
 }
 
@@ -54,8 +55,20 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 	if s.Gaps, err = l.Gaps(ctx, 0); err != nil {
 		return s, err
 	}
-	s.Workers, err = l.Workers(ctx)
+	if s.Workers, err = l.Workers(ctx); err != nil {
+		return s, err
+	}
+	s.Pace, err = readPace(ctx, l.pool)
 	return s, err
+}
+
+// Progress is how far the ledger has come with these lots, to compare with Redis.
+func (s Status) Progress(lots []drop.LedgerLot) *drop.Progress {
+	p := &drop.Progress{Lots: lots, Waiting: s.Waiting, Pace: s.Pace}
+	if len(s.Gaps) > 0 {
+		p.Gap = s.Gaps[0].Since
+	}
+	return p
 }
 
 // StoppedLots returns the lots of which nothing more is folded, in the order in which they were stopped.
@@ -113,6 +126,7 @@ type Worker struct {
 	Host    string
 	PID     int
 	Parts   []string // what it runs
+	Rate    float64  // events a second that it may write at most; 0: it writes none
 	Version string
 	Started time.Time
 	Seen    time.Time // its last heartbeat, in PostgreSQL's time
@@ -127,8 +141,8 @@ const WorkerLife = 30 * time.Second
 func (l *Ledger) Heartbeat(ctx context.Context, w Worker) (forgotten []string, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	_, err = l.pool.Exec(ctx, `INSERT INTO workers (worker, host, pid, parts, version, started_at, seen_at) VALUES ($1, $2, $3, $4, $5, $6, now())
-		ON CONFLICT (worker) DO UPDATE SET parts = EXCLUDED.parts, seen_at = EXCLUDED.seen_at`, w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started)
+	_, err = l.pool.Exec(ctx, `INSERT INTO workers (worker, host, pid, parts, version, started_at, rate, seen_at) VALUES ($1, $2, $3, $4, $5, $6, $7, now())
+		ON CONFLICT (worker) DO UPDATE SET parts = EXCLUDED.parts, rate = EXCLUDED.rate, seen_at = EXCLUDED.seen_at`, w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started, w.Rate)
 	if err != nil {
 		return nil, l.fail(err, "recording a heartbeat")
 	}
@@ -152,13 +166,13 @@ func (l *Ledger) Farewell(ctx context.Context, name string) error {
 func (l *Ledger) Workers(ctx context.Context) ([]Worker, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	rows, err := l.pool.Query(ctx, `SELECT worker, host, pid, parts, version, started_at, seen_at, seen_at >= now() - $1::interval FROM workers ORDER BY seen_at DESC, worker`, WorkerLife)
+	rows, err := l.pool.Query(ctx, `SELECT worker, host, pid, parts, rate, version, started_at, seen_at, seen_at >= now() - $1::interval FROM workers ORDER BY seen_at DESC, worker`, WorkerLife)
 	if err != nil {
 		return nil, l.fail(err, "listing workers")
 	}
 	workers, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Worker, error) {
 		var w Worker
-		err := row.Scan(&w.Name, &w.Host, &w.PID, &w.Parts, &w.Version, &w.Started, &w.Seen, &w.Alive)
+		err := row.Scan(&w.Name, &w.Host, &w.PID, &w.Parts, &w.Rate, &w.Version, &w.Started, &w.Seen, &w.Alive)
 		w.Started, w.Seen = w.Started.UTC(), w.Seen.UTC()
 		return w, err
 	})

@@ -4,23 +4,28 @@ import (
 	"context"
 	_ "embed"
 	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
 )
 
 //go:embed sql/take_tokens.sql
 var takeTokensSQL string
 
-// TakeTokens takes up to want tokens, one an event, from the budget that all workers share. It is filled at
-// rate events a second and holds at most one second's worth. Where none is left, wait says when to ask again.
-// The rate may change from call to call.
+// paceSpan is how many seconds of the past the pace tells of: what was written longer ago has all but faded from it.
+const paceSpan = 10.0
+
+// TakeTokens takes up to want tokens, one an event, from the budget that all workers share. It is filled at the rate, in
+// events a second, or at that of a worker alive if one has a lower one, and holds at most one second's worth. Where none is
+// left, wait says when to ask again. The rate may change from call to call.
 func (l *Ledger) TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	var left float64
-	if err := l.pool.QueryRow(ctx, takeTokensSQL, rate, want).Scan(&granted, &left); err != nil {
+	var left, filling float64
+	if err := l.pool.QueryRow(ctx, takeTokensSQL, rate, want, WorkerLife, paceSpan).Scan(&granted, &left, &filling); err != nil {
 		return 0, 0, l.fail(err, "taking from the budget")
 	}
 	if granted == 0 && want > 0 {
-		wait = time.Duration((1 - left) / rate * float64(time.Second))
+		wait = time.Duration((1 - left) / filling * float64(time.Second))
 	}
 	return granted, wait, nil
 }
@@ -30,6 +35,24 @@ func (l *Ledger) TakeTokens(ctx context.Context, rate float64, want int) (grante
 func (l *Ledger) ChargeTokens(ctx context.Context, n int) error {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	_, err := l.pool.Exec(ctx, `UPDATE apply_budget SET tokens = tokens - $1`, n)
+	_, err := l.pool.Exec(ctx, `UPDATE apply_budget SET tokens = tokens - $1::int, pace = greatest(0, pace + $1::int / $2::float8)`, n, paceSpan)
 	return l.fail(err, "charging the budget")
+}
+
+// Pace returns how fast the workers may write, and do.
+func (l *Ledger) Pace(ctx context.Context) (drop.Pace, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	p, err := readPace(ctx, l.pool)
+	return p, l.fail(err, "reading the pace")
+}
+
+func readPace(ctx context.Context, q querier) (p drop.Pace, err error) {
+	err = q.QueryRow(ctx, `SELECT coalesce(min(w.rate), 0), coalesce(max(w.rate), 0), (
+			SELECT pace * exp(-least(600, greatest(0, extract(epoch FROM now() - filled_at)))::float8 / $2::float8) FROM apply_budget)
+		FROM workers w WHERE w.rate > 0 AND w.seen_at >= now() - $1::interval`, WorkerLife, paceSpan).Scan(&p.Limit, &p.Highest, &p.Seen)
+	if p.Seen < 0.5 { // what has faded that far is none
+		p.Seen = 0
+	}
+	return p, err
 }

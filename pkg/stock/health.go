@@ -236,7 +236,7 @@ func (s *Stock) examineLots(ctx context.Context, h *drop.StockHealth) {
 	if err != nil {
 		h.Unknown["lots"] = fault.As(err).Error()
 	}
-	h.Frozen = map[fault.Code][]drop.LotID{}
+	h.Lots, h.Frozen = states, map[fault.Code][]drop.LotID{}
 	for _, lot := range lots {
 		if st, ok := states[lot]; ok && st.FreezeReason() != "" {
 			h.Frozen[st.FreezeReason()] = append(h.Frozen[st.FreezeReason()], lot)

@@ -125,6 +125,8 @@ type Drop struct {
 	ShardOutboxOldest  *prometheus.GaugeVec // shard
 	LagEvents          prometheus.Gauge
 	LagSeconds         prometheus.Gauge
+	DrainSeconds       *prometheus.GaugeVec // at: limit or seen
+	Pace               *prometheus.GaugeVec // at; events a second
 	EventsWaiting      prometheus.Gauge
 	DeadLetters        *prometheus.GaugeVec // code
 	RefundsDue         prometheus.Gauge
@@ -162,6 +164,8 @@ func newDrop(m maker) *Drop {
 
 		LagEvents:          m.gauge("dropctl_ledger_lag_events", "Events written in Redis and not folded by the ledger, over all lots."),
 		LagSeconds:         m.gauge("dropctl_ledger_lag_seconds", "Age of the oldest event that is not folded: still in an outbox, or behind a gap."),
+		DrainSeconds:       m.gauges("dropctl_ledger_drain_seconds", "Time the ledger needs for the events it has not got if nothing is added: as fast as the workers may (limit) or did of late (seen). +Inf: nothing is recorded.", "at"),
+		Pace:               m.gauges("dropctl_ledger_pace_events_per_second", "Events a second that all workers together may write (limit; 0: none is alive), and wrote of late (seen).", "at"),
 		EventsWaiting:      m.gauge("dropctl_ledger_waiting_events", "Events the ledger has and cannot fold: behind a gap, or of a stopped lot."),
 		DeadLetters:        m.gauges("dropctl_dead_letters", "Events kept as dead letters, by the reason.", "code"),
 		RefundsDue:         m.gauge("dropctl_refunds_due", "Payments for units that nobody got, to be given back."),

@@ -21,16 +21,25 @@ type Health struct {
 }
 
 type check struct {
-	ask    func() error
+	ask    func() (detail any, err error)
 	needed bool
 }
 
 // Need adds a dependency without which the process is not ready. ask is called at every question: it reads what is
 // known, and dials nothing.
-func (h *Health) Need(name string, ask func() error) { h.add(name, check{ask, true}) }
+func (h *Health) Need(name string, ask func() error) { h.add(name, check{plain(ask), true}) }
 
 // Watch adds a dependency that is told, and without which the process still does its work.
-func (h *Health) Watch(name string, ask func() error) { h.add(name, check{ask, false}) }
+func (h *Health) Watch(name string, ask func() error) { h.add(name, check{plain(ask), false}) }
+
+// Show adds one that is needed or not and has more to tell, in numbers: anybody may read them.
+func (h *Health) Show(name string, needed bool, ask func() (detail any, err error)) {
+	h.add(name, check{ask, needed})
+}
+
+func plain(ask func() error) func() (any, error) {
+	return func() (any, error) { return nil, ask() }
+}
 
 func (h *Health) add(name string, c check) {
 	h.mu.Lock()
@@ -50,11 +59,13 @@ type Readiness struct {
 	Checks map[string]Checked `json:"checks"`
 }
 
-// Checked is how one dependency is. It says no more than a code, since anybody may ask: no address, no text of a server.
+// Checked is how one dependency is. It says no more than a code and numbers, since anybody may ask: no address, no text of
+// a server.
 type Checked struct {
 	OK     bool       `json:"ok"`
 	Needed bool       `json:"needed"`
 	Code   fault.Code `json:"code,omitempty"`
+	Detail any        `json:"detail,omitempty"`
 }
 
 // Readiness asks every check.
@@ -64,8 +75,8 @@ func (h *Health) Readiness() Readiness {
 	r := Readiness{Ready: true, Checks: map[string]Checked{}}
 	for _, name := range h.names {
 		c := h.checks[name]
-		err := c.ask()
-		r.Checks[name] = Checked{OK: err == nil, Needed: c.needed, Code: fault.CodeOf(err)}
+		detail, err := c.ask()
+		r.Checks[name] = Checked{OK: err == nil, Needed: c.needed, Code: fault.CodeOf(err), Detail: detail}
 		r.Ready = r.Ready && (err == nil || !c.needed)
 	}
 	return r

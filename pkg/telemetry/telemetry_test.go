@@ -23,7 +23,7 @@ import (
 func touch(m *Metrics) {
 	for _, vec := range []*prometheus.GaugeVec{
 		m.Engine.Breaker, m.Drop.Up, m.Drop.Looked, m.Drop.ShardOutboxBytes, m.Drop.ShardOutboxOldest, m.Drop.DeadLetters, m.Drop.WorkersAlive,
-		m.Drop.ReconcileLots, m.Drop.LotsFrozen, m.Drop.LotsStopped, m.Drop.LotAvailable, m.Drop.LotHeld, m.Drop.LotSold,
+		m.Drop.ReconcileLots, m.Drop.DrainSeconds, m.Drop.Pace, m.Drop.LotsFrozen, m.Drop.LotsStopped, m.Drop.LotAvailable, m.Drop.LotHeld, m.Drop.LotSold,
 	} {
 		vec.WithLabelValues("x").Set(1)
 	}

@@ -58,7 +58,8 @@ type Presence struct {
 	Host    string
 	PID     int
 	Parts   []Part
-	Version string // of the program
+	Rate    float64 // events a second that it may write at most; 0: it writes none
+	Version string  // of the program
 	Started time.Time
 }
 
@@ -121,7 +122,8 @@ type Options struct {
 	Metrics      *telemetry.Worker // default: some that nobody sees
 }
 
-// DefaultRate is how many events a second all workers together write to the ledger.
+// DefaultRate is how many events a second all workers together write to the ledger. Where their settings differ, the lowest
+// one of those alive holds.
 const DefaultRate = 2000
 
 func (o Options) withDefaults() Options {
@@ -207,8 +209,12 @@ func newPresence(o Options) Presence {
 	if err != nil {
 		host = "unknown"
 	}
-	name := fmt.Sprintf("%.60s-%d-%s", host, os.Getpid(), rand.Text()[:8])
-	return Presence{Name: name, Host: host, PID: os.Getpid(), Parts: o.Only, Version: o.Version, Started: time.Now().UTC()}
+	p := Presence{Host: host, PID: os.Getpid(), Parts: o.Only, Version: o.Version, Started: time.Now().UTC()}
+	p.Name = fmt.Sprintf("%.60s-%d-%s", host, p.PID, rand.Text()[:8])
+	if slices.Contains(o.Only, Relay) { // the setting of one that writes nothing must slow nobody down
+		p.Rate = o.Rate
+	}
+	return p
 }
 
 // Run works until the context ends, which is a graceful stop and no error: batches in hand are finished

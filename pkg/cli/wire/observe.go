@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,8 +43,8 @@ type Observer struct {
 	mu       sync.Mutex
 	redis    look
 	postgres look
-	oldest   time.Time // of the events in all outboxes; zero: none
-	gap      time.Time // since when events wait behind one; zero: none do
+	progress drop.Progress // of the ledger, without its lots
+	backlog  drop.Backlog  // when Redis was looked at last
 }
 
 // look is how the last look at a store ended.
@@ -145,18 +146,32 @@ func (o *Observer) Postgres() error {
 	return o.postgres.err
 }
 
-// Lag estimates how long the ledger needs for what is written now: as long as the oldest event has waited when Redis was
-// looked at and, while PostgreSQL is silent, since then.
+// Lag estimates how long the ledger needs for what is written now. While PostgreSQL is silent that grows with the time.
 func (o *Observer) Lag() time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.oldest.IsZero() {
+	if o.backlog.Entries == 0 {
 		return 0
 	}
+	since := time.Since(o.redis.fine)
 	if o.postgres.err != nil {
-		return max(time.Since(o.oldest), 0)
+		return o.backlog.Age + since
 	}
-	return max(o.redis.fine.Sub(o.oldest), 0)
+	return max(o.backlog.Age, o.backlog.Wait()-since)
+}
+
+// Backlog returns how far the ledger was behind when Redis was looked at last, for programs, and fault.Backpressure if an
+// outbox is so full that its shard takes no holds.
+func (o *Observer) Backlog() (detail any, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.redis.fine.IsZero() {
+		return nil, o.redis.err
+	}
+	if o.opt.Ceiling > 0 && o.backlog.Fullest >= o.opt.Ceiling {
+		err = fault.New(fault.Backpressure, "an outbox is at its ceiling")
+	}
+	return ViewBacklog(o.backlog, o.opt.Ceiling), err
 }
 
 // lookAtLedger reads what PostgreSQL knows of the whole installation.
@@ -175,11 +190,10 @@ func (o *Observer) lookAtLedger(ctx context.Context) error {
 	}
 	g := o.gauges
 	o.mu.Lock()
-	o.gap = time.Time{}
-	if len(st.Gaps) > 0 {
-		o.gap = st.Gaps[0].Since
-	}
+	o.progress = *st.Progress(nil)
 	o.mu.Unlock()
+	g.Pace.WithLabelValues("limit").Set(st.Pace.Limit)
+	g.Pace.WithLabelValues("seen").Set(st.Pace.Seen)
 	g.EventsWaiting.Set(float64(st.Waiting))
 	g.RefundsDue.Set(float64(st.RefundsDue))
 	g.RefundsDueUnits.Set(float64(st.RefundsUnits))
@@ -225,9 +239,14 @@ func (o *Observer) lookAtRedis(ctx context.Context) error {
 	}
 	o.showOutboxes(outboxes)
 	o.showLots(states)
-	if ledgerErr == nil {
-		o.showLag(folded, states)
+	if ledgerErr != nil {
+		o.showBacklog(drop.BacklogOf(outboxes, states, nil, time.Now()))
+		return nil
 	}
+	o.showNotLoaded(folded, states)
+	ledger := o.ledgerProgress()
+	ledger.Lots = folded
+	o.showBacklog(drop.BacklogOf(outboxes, states, &ledger, time.Now()))
 	return nil
 }
 
@@ -246,36 +265,52 @@ func (o *Observer) foldedLots(ctx context.Context) ([]drop.LedgerLot, error) {
 const shardsShown = 256
 
 func (o *Observer) showOutboxes(outboxes []drop.OutboxState) {
-	var entries, pending, total, fullest int64
-	var oldest time.Time
+	var entries, total int64
 	now := time.Now()
 	sizes, ages := map[string]float64{}, map[string]float64{}
 	for _, out := range outboxes {
-		entries, pending, total = entries+out.Length, pending+out.Pending, total+out.Bytes
-		fullest = max(fullest, out.Bytes)
-		if !out.Oldest.IsZero() && (oldest.IsZero() || out.Oldest.Before(oldest)) {
-			oldest = out.Oldest
-		}
+		entries, total = entries+out.Length, total+out.Bytes
 		if out.Shard < shardsShown {
 			sizes[strconv.Itoa(out.Shard)], ages[strconv.Itoa(out.Shard)] = float64(out.Bytes), age(out.Oldest, now)
 		}
 	}
-	g := o.gauges
-	g.OutboxEntries.Set(float64(entries))
-	g.OutboxPending.Set(float64(pending))
-	g.OutboxBytes.Set(float64(total))
-	if o.opt.Ceiling > 0 {
-		g.OutboxCeiling.Set(float64(fullest) / float64(o.opt.Ceiling))
-	}
-	g.OutboxOldest.Set(age(oldest, now))
+	o.gauges.OutboxEntries.Set(float64(entries))
+	o.gauges.OutboxBytes.Set(float64(total))
 	o.shardBytes.set(sizes)
 	o.shardOldest.set(ages)
+}
 
+func (o *Observer) ledgerProgress() drop.Progress {
 	o.mu.Lock()
-	o.oldest = oldest
-	gap := o.gap
+	defer o.mu.Unlock()
+	return o.progress
+}
+
+// showBacklog keeps and shows a backlog. What only the ledger knows stays as it was while that is silent.
+func (o *Observer) showBacklog(b drop.Backlog) {
+	o.mu.Lock()
+	o.backlog = b
+	gap := o.progress.Gap
 	o.mu.Unlock()
-	g.LagSeconds.Set(max(age(oldest, now), age(gap, now)))
+	g := o.gauges
+	g.OutboxPending.Set(float64(b.Entries))
+	g.OutboxOldest.Set(b.Age.Seconds())
+	if o.opt.Ceiling > 0 {
+		g.OutboxCeiling.Set(float64(b.Fullest) / float64(o.opt.Ceiling))
+	}
+	g.LagSeconds.Set(max(b.Lag.Seconds(), age(gap, time.Now())))
+	if !b.Known {
+		return
+	}
+	g.LagEvents.Set(float64(b.Events))
+	limit, seen := b.Drain()
+	for at, d := range map[string]time.Duration{"limit": limit, "seen": seen} {
+		seconds := d.Seconds()
+		if d == drop.Never {
+			seconds = math.Inf(1)
+		}
+		g.DrainSeconds.WithLabelValues(at).Set(seconds)
+	}
 }
 
 func (o *Observer) showLots(states map[drop.LotID]drop.LotState) {
@@ -322,20 +357,13 @@ func mostOfInterest(lots []drop.LotState, n int) []drop.LotState {
 	return readable[:min(n, len(readable))]
 }
 
-func (o *Observer) showLag(folded []drop.LedgerLot, states map[drop.LotID]drop.LotState) {
-	at := make(map[drop.LotID]int64, len(folded))
+func (o *Observer) showNotLoaded(folded []drop.LedgerLot, states map[drop.LotID]drop.LotState) {
 	missing := 0
 	for _, l := range folded {
-		at[l.Lot] = l.Seq
 		if _, there := states[l.Lot]; !there && l.Seen {
 			missing++
 		}
 	}
-	var events int64
-	for lot, st := range states {
-		events += max(st.Seq-at[lot], 0)
-	}
-	o.gauges.LagEvents.Set(float64(events))
 	o.gauges.LotsNotLoaded.Set(float64(missing))
 }
 

@@ -2,10 +2,13 @@ package wire_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -128,7 +131,8 @@ func TestMetricsOfAWholeLife(t *testing.T) {
 	late := w.reserve(t, "hat", "bob", time.Second)
 	w.shows(t, `dropctl_lots = 3`, `dropctl_lots_left_out = 1`, `dropctl_lot_available_units{lot="hat"} = 94`, `dropctl_lot_held_units{lot="hat"} = 2`,
 		`dropctl_lot_sold_units{lot="hat"} = 4`, `dropctl_lot_available_units{lot="cap"} = 7`, `dropctl_outbox_pending_entries > 8`, `dropctl_outbox_bytes > 100`,
-		`dropctl_outbox_ceiling_ratio > 0.0001`, `dropctl_outbox_oldest_pending_seconds > 0.1`, `dropctl_ledger_lag_events = 10`, `dropctl_ledger_lag_seconds > 0.1`)
+		`dropctl_outbox_ceiling_ratio > 0.0001`, `dropctl_outbox_oldest_pending_seconds > 0.1`, `dropctl_ledger_lag_events = 10`, `dropctl_ledger_lag_seconds > 0.1`,
+		`dropctl_ledger_pace_events_per_second{at="limit"} = 0`, `dropctl_ledger_drain_seconds{at="limit"} > 1e300`)
 	if values := w.values(t); values[`dropctl_lot_sold_units{lot="bag"}`] != 0 || len(values) == 0 {
 		t.Error("a lot beyond the bound, and not even open, has gauges")
 	} else if _, there := values[`dropctl_lot_available_units{lot="bag"}`]; there {
@@ -151,8 +155,12 @@ func TestMetricsOfAWholeLife(t *testing.T) {
 		`dropctl_dead_letters{code="invalid"} = 1`, `dropctl_worker_finalised_total = 4`, `dropctl_worker_finalise_duration_seconds > 0`, `dropctl_worker_expired_total = 1`,
 		`dropctl_worker_entries_total > 9`, `dropctl_worker_apply_duration_seconds > 0`, `dropctl_worker_apply_batch_events > 0`, `dropctl_outbox_pending_entries = 0`,
 		`dropctl_outbox_entries > 9`, `dropctl_outbox_oldest_pending_seconds = 0`, `dropctl_allocations_pending = 0`, `dropctl_lot_held_units{lot="hat"} = 1`,
-		`dropctl_workers_alive{part="relay"} = 1`, `dropctl_workers_alive{part="guardian"} = 1`)
+		`dropctl_workers_alive{part="relay"} = 1`, `dropctl_workers_alive{part="guardian"} = 1`,
+		`dropctl_ledger_pace_events_per_second{at="limit"} = 30`, `dropctl_ledger_pace_events_per_second{at="seen"} > 0`, `dropctl_ledger_drain_seconds{at="limit"} = 0`)
 	if _, err := w.stock.Settle(t.Context(), drop.SettleRequest{ID: late, Action: drop.ActConfirm, Ref: "too-late"}); !fault.Is(err, fault.HoldExpired) {
+		t.Fatal(err)
+	}
+	if err := w.ledger.ChargeTokens(t.Context(), 60); err != nil { // so that there is something to wait for, however slow this machine is
 		t.Fatal(err)
 	}
 	w.sell(t, "cap", 7)
@@ -226,4 +234,56 @@ func TestALookNeverWaitsForASilentStore(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// TestABacklogIsToldAsFarAsItIsKnown: of a ledger that is behind, silent and back again, and of an outbox at its ceiling.
+func TestABacklogIsToldAsFarAsItIsKnown(t *testing.T) {
+	testkit.Long(t)
+	s := openShop(t)
+	s.mustSeed(t, "lot,stock,limit,hold,status\nhat,100,10,10m,open\n", seed.Options{})
+	s.sell(t, "hat", 20)
+	there := atomic.Bool{}
+	there.Store(true)
+	l := func() (*ledger.Ledger, error) {
+		if there.Load() {
+			return s.ledger, nil
+		}
+		return nil, fault.New(fault.Unavailable, "silent")
+	}
+	if _, err := s.ledger.Heartbeat(t.Context(), ledger.Worker{Name: "w", Parts: []string{"relay"}, Rate: 4}); err != nil {
+		t.Fatal(err)
+	}
+	o := wire.Observe(s.stock, l, telemetry.NewDrop(nil), wire.ObserveOptions{Every: 20 * time.Millisecond, Ceiling: 1 << 20})
+	full := wire.Observe(s.stock, l, telemetry.NewDrop(nil), wire.ObserveOptions{Every: 20 * time.Millisecond, Ceiling: 10})
+	if _, err := o.Backlog(); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("before the first look: %v", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var both sync.WaitGroup
+	both.Go(func() { o.Run(ctx) })
+	both.Go(func() { full.Run(ctx) })
+	defer both.Wait()
+	defer stop()
+
+	tells := func(o *wire.Observer, code fault.Code, right func(wire.BacklogView) bool) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+			detail, err := o.Backlog()
+			text, _ := json.Marshal(detail)
+			v, _ := detail.(wire.BacklogView)
+			return fault.CodeOf(err) == code && right(v), fmt.Sprintf("%s, %v", text, err)
+		})
+	}
+	tells(o, "", func(v wire.BacklogView) bool { // two for each sale, at 4 a second
+		return v.Events != nil && *v.Events == 40 && v.Entries > 0 && v.Limit != nil && *v.Limit == 4 && v.AtLimit != nil && *v.AtLimit == 10 && v.AtSeen == nil
+	})
+	if lag := o.Lag(); lag < time.Second || lag > 11*time.Second {
+		t.Errorf("what is written now is said to wait %s", lag)
+	}
+	tells(full, fault.Backpressure, func(v wire.BacklogView) bool { return v.Fullest > 1 })
+	there.Store(false)
+	tells(o, "", func(v wire.BacklogView) bool { return v.Entries > 0 && v.Events == nil && v.AtLimit == nil })
+	there.Store(true)
+	s.drain(t)
+	tells(o, "", func(v wire.BacklogView) bool { return v.Events != nil && *v.Events == 0 && v.AtLimit != nil && *v.AtLimit == 0 })
 }

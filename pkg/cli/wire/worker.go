@@ -52,7 +52,7 @@ func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {
 }
 
 func (l workerLedger) Heartbeat(ctx context.Context, p worker.Presence) ([]string, error) {
-	w := ledger.Worker{Name: p.Name, Host: p.Host, PID: p.PID, Version: p.Version, Started: p.Started}
+	w := ledger.Worker{Name: p.Name, Host: p.Host, PID: p.PID, Rate: p.Rate, Version: p.Version, Started: p.Started}
 	for _, part := range p.Parts {
 		w.Parts = append(w.Parts, string(part))
 	}
