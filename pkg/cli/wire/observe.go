@@ -221,7 +221,7 @@ func (o *Observer) lookAtLedger(ctx context.Context) error {
 // lookAtRedis reads the outboxes and the lots. The ledger's side of the lag is read first, so that what comes between
 // counts as lag and never as the opposite.
 func (o *Observer) lookAtRedis(ctx context.Context) error {
-	folded, ledgerErr := o.foldedLots(ctx)
+	progress := o.askProgress(ctx)
 	outboxes := make([]drop.OutboxState, o.stock.Shards())
 	for shard := range outboxes {
 		var err error
@@ -239,26 +239,30 @@ func (o *Observer) lookAtRedis(ctx context.Context) error {
 	}
 	o.showOutboxes(outboxes)
 	o.showLots(states)
-	if ledgerErr != nil {
-		o.showBacklog(drop.BacklogOf(outboxes, states, nil, time.Now()))
-		return nil
+	if progress != nil {
+		o.showNotLoaded(progress.Lots, states)
 	}
-	o.showNotLoaded(folded, states)
-	ledger := o.ledgerProgress()
-	ledger.Lots = folded
-	o.showBacklog(drop.BacklogOf(outboxes, states, &ledger, time.Now()))
+	o.showBacklog(drop.BacklogOf(outboxes, states, progress, time.Now()))
 	return nil
 }
 
-// foldedLots asks the ledger how far it is. Redis' own gauges do not wait long for it.
-func (o *Observer) foldedLots(ctx context.Context) ([]drop.LedgerLot, error) {
+// askProgress asks the ledger how far it is; nil: it is silent. Redis' own gauges do not wait long for it.
+func (o *Observer) askProgress(ctx context.Context) *drop.Progress {
 	l, err := o.ledger()
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.opt.Limit/4)
 	defer cancel()
-	return ledgerLots(ctx, l, nil)
+	lots, err := ledgerLots(ctx, l, nil)
+	if err != nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.progress
+	p.Lots = lots
+	return &p
 }
 
 // shardsShown is for how many shards there are gauges; an installation of more is judged by its fullest and its latest.
@@ -278,12 +282,6 @@ func (o *Observer) showOutboxes(outboxes []drop.OutboxState) {
 	o.gauges.OutboxBytes.Set(float64(total))
 	o.shardBytes.set(sizes)
 	o.shardOldest.set(ages)
-}
-
-func (o *Observer) ledgerProgress() drop.Progress {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.progress
 }
 
 // showBacklog keeps and shows a backlog. What only the ledger knows stays as it was while that is silent.
