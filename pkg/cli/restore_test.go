@@ -123,7 +123,7 @@ func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
 		local kept = redis.call('KEYS', 'kept *')[1]
 		return redis.call('RENAME', kept, string.sub(kept, 6))`)
 	expect(5, "lot_frozen", "reserve", "hat", "--user", "ann")
-	expect(0, "", "worker", "--until-idle", "-q")
+	expect(6, "hat sells nothing (redis_ahead)", "worker", "--until-idle", "-q")
 	expect(0, "", "reserve", "cap", "--user", "ann")
 	expect(5, "lot_frozen", "reserve", "hat", "--user", "ann")
 	expect(6, "dropctl lot archive hat", "reconcile", "hat")

@@ -50,7 +50,7 @@ anybody who can reach that address.`,
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Metrics)
 	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
-	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked")
+	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked, 6 if a lot needs you")
 	cmd.Flags().StringVar(&listen, "listen", "", "show metrics and health at this address, such as 127.0.0.1:9464")
 	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "apply", "finalise", "sweep", "guardian"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("listen", cobra.FixedCompletions([]string{"127.0.0.1:9464"}, cobra.ShellCompDirectiveNoFileComp))

@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
 const idleEvery = 100 * time.Millisecond
@@ -115,9 +119,53 @@ func (w *Worker) drained(ctx context.Context) (bool, error) {
 	if settled, err := w.watchServer(ctx); !settled || err != nil {
 		return false, err
 	}
-	if _, err := w.fillGaps(ctx, 0); err != nil {
+	gaps, err := w.fillGaps(ctx, 0)
+	if err != nil {
 		return false, err
+	}
+	w.open = nil
+	for _, gap := range gaps {
+		w.open = append(w.open, gap.Lot)
 	}
 	folded, err := w.ledger.FoldWaiting(ctx)
 	return err == nil && folded == 0, err
+}
+
+// leftOver is what a worker that found nothing more to do has to say of what no worker can do.
+func (w *Worker) leftOver() error {
+	if parked := w.done.parked.Load(); parked > 0 {
+		return fault.New(fault.Partial, "%d events could not be recorded and were parked as dead letters", parked).
+			WithHint("look at them: dropctl status").With("parked", parked)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var says []string
+	hint := "see all of it: dropctl status"
+	for _, f := range w.findings {
+		switch f.Action {
+		case recovery.Frozen, recovery.Waiting:
+			says = append(says, frozenText(f))
+			hint = cmp.Or(f.Next(), hint)
+		}
+	}
+	if len(w.open) > 0 {
+		says = append(says, fmt.Sprintf("events of %s are missing and later ones wait for them", drop.SomeLots(w.open)))
+		hint = "dropctl reconcile " + string(w.open[0])
+	}
+	switch len(says) {
+	case 0:
+		return nil
+	case 1:
+	default:
+		hint = "see all of it: dropctl status"
+	}
+	return fault.New(fault.Finding, "no worker can do more, but %s", strings.Join(says[:min(len(says), 5)], "; ")).WithHint("%s", hint)
+}
+
+func frozenText(f recovery.Finding) string {
+	what := fmt.Sprintf("shard %d", f.Shard)
+	if len(f.Lots) > 0 {
+		what = drop.SomeLots(f.Lots)
+	}
+	return fmt.Sprintf("%s sells nothing (%s)", what, f.Reason)
 }

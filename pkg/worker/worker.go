@@ -186,6 +186,8 @@ type Worker struct {
 	resending sync.Mutex             // upkeep and until-idle both send again, one after the other
 	resent    map[drop.LotID]sentGap // gaps sent again, and when to do so next; behind resending
 
+	open []drop.LotID // lots with gaps, when until-idle looked last; its own
+
 	mu       sync.Mutex
 	findings []recovery.Finding // of the guardian's last pass
 	passed   bool               // the guardian has completed a pass
@@ -219,8 +221,8 @@ func newPresence(o Options) Presence {
 
 // Run works until the context ends, which is a graceful stop and no error: batches in hand are finished
 // first. It also ends when UntilIdle is set and nothing is left (fault.Partial if something was parked as
-// a dead letter), or on an error that no retry can heal: fault.Foreign or fault.NotMigrated. Everything
-// else, lost connections above all, is retried for as long as it takes.
+// a dead letter, fault.Finding if there is what no worker can do), or on an error that no retry can heal:
+// fault.Foreign or fault.NotMigrated. Everything else, lost connections above all, is retried for as long as it takes.
 func (w *Worker) Run(ctx context.Context) (Summary, error) {
 	w.log.Info("worker started", "parts", w.opt.Only, "shards", w.opt.Shards, "events_per_second", w.opt.Rate)
 	work, stop := context.WithCancel(ctx)
@@ -240,9 +242,8 @@ func (w *Worker) Run(ctx context.Context) (Summary, error) {
 	w.farewell(context.WithoutCancel(ctx), err == nil)
 
 	sum := w.done.summary()
-	if err == nil && w.opt.UntilIdle && sum.Parked > 0 {
-		err = fault.New(fault.Partial, "%d events could not be recorded and were parked as dead letters", sum.Parked).
-			WithHint("look at them: dropctl status").With("parked", sum.Parked)
+	if err == nil && w.opt.UntilIdle && ctx.Err() == nil {
+		err = w.leftOver()
 	}
 	if fatal(err) {
 		w.log.Error("worker stopped: nothing more is acknowledged", "error", err, "code", fault.CodeOf(err), "next", fault.HintOf(err))
