@@ -50,7 +50,7 @@ worker, or --with-worker for a small shop.`,
 	cmd.Flags().StringVar(&profiles, "pprof", "", "show profiles at this address of the machine itself, such as 127.0.0.1:6060")
 	cmd.Flags().BoolVar(&document, "openapi", false, "print the OpenAPI document and end")
 	_ = cmd.RegisterFlagCompletionFunc("pprof", cobra.FixedCompletions([]string{"127.0.0.1:6060"}, cobra.ShellCompDirectiveNoFileComp))
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Metrics)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Tasks, config.Metrics)
 	return cmd
 }
 
@@ -71,12 +71,16 @@ type server struct {
 	profiles net.Listener // nil: none are shown
 	metrics  *telemetry.Metrics
 	access   *api.Access
+	taken    api.Deliveries // nil: no queue delivers anything
 	log      *slog.Logger
 }
 
 // serve listens as the settings say, and serves.
 func (a *app) serve(ctx context.Context, s server, profiles string) (err error) {
 	if err = api.CheckCertificate(a.cfg.TLSCertFile, a.cfg.TLSKeyFile); err != nil {
+		return err
+	}
+	if err = wire.CheckTransport(a.cfg, s.withWorker, true); err != nil {
 		return err
 	}
 	if s.listener, err = telemetry.Listen(ctx, a.cfg.Listen); err != nil {
@@ -106,6 +110,9 @@ func (a *app) serveOn(ctx context.Context, s server) (err error) {
 		return err
 	}
 	defer s.shop.Close()
+	if s.taken, err = s.shop.Deliveries(s.metrics.Worker); err != nil {
+		return err
+	}
 	if err := a.checkDurability(ctx, s); err != nil {
 		return err
 	}
@@ -170,7 +177,7 @@ func (a *app) runServer(ctx context.Context, s server) error {
 	health.Watch("postgres", observer.Postgres)
 	health.Show("backlog", false, observer.Backlog) // holds are refused at the ceiling, but confirmations must still get through
 	face := api.New(api.Options{Stock: s.shop.Stock, Ledger: s.shop, Lots: s.shop, Access: s.access, Limits: a.limits(), Health: health, Metrics: s.metrics,
-		Log: s.log, Queue: a.cfg.Queue, MaxStreams: a.cfg.MaxStreams, LedgerWait: a.cfg.LedgerWait, Lag: observer.Lag})
+		Deliveries: s.taken, Log: s.log, Queue: a.cfg.Queue, MaxStreams: a.cfg.MaxStreams, LedgerWait: a.cfg.LedgerWait, Lag: observer.Lag})
 	a.note("target: API on %s, %s", s.shop.Stock.Target(), s.shop.LedgerTarget())
 	a.note("listening on %s", a.urlOf(s.listener))
 	if s.profiles != nil {
@@ -227,7 +234,7 @@ func (a *app) workBeside(ctx context.Context, s server) error {
 	if l == nil {
 		return nil // the server ended before
 	}
-	q, err := wire.OpenQueue(ctx, a.cfg, a.getenv, l.Installation(), s.log)
+	q, err := wire.OpenQueue(ctx, a.cfg, a.getenv, l, s.metrics.Worker, s.log)
 	if err != nil {
 		return err
 	}

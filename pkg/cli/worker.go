@@ -44,10 +44,13 @@ anybody who can reach that address.`,
 			if o.Only, err = worker.ParseParts(only, wire.HasSource(a.cfg)); err != nil {
 				return err
 			}
+			if err := wire.CheckTransport(a.cfg, true, false); err != nil {
+				return err
+			}
 			return a.runWorker(cmd.Context(), o, listen)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Metrics)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Metrics)
 	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked, 6 if a lot needs you")
@@ -78,7 +81,7 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 	o.Log = a.logger(!a.cfg.Quiet)
 	o.Metrics = m.Worker
 	a.note("target: worker on %s, %s", s.Target(), l.Target())
-	q, err := wire.OpenQueue(ctx, a.cfg, a.getenv, l.Installation(), o.Log)
+	q, err := wire.OpenQueue(ctx, a.cfg, a.getenv, l, m.Worker, o.Log)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -27,10 +28,30 @@ func (q Queue) Close() {
 // HasSource reports whether workers read events from a queue.
 func HasSource(cfg *config.Config) bool { return cfg.Transport == config.Kafka }
 
+// CheckTransport finds mistakes in the settings of the queue, as a worker or a server or both use it, before anything is
+// dialled.
+func CheckTransport(cfg *config.Config, worker, server bool) error {
+	if cfg.Transport != config.CloudTasks {
+		return nil
+	}
+	o, err := tasksOptions(cfg)
+	if err == nil && worker {
+		err = o.CheckSender()
+	}
+	if err == nil && server {
+		err = o.CheckReceiver()
+	}
+	return err
+}
+
 // OpenQueue opens the queue that the settings name. One that does not answer is no error: it is tried until it does.
-func OpenQueue(ctx context.Context, cfg *config.Config, getenv func(string) string, in ledger.Installation, log *slog.Logger) (Queue, error) {
-	if cfg.Transport == config.Direct {
+func OpenQueue(ctx context.Context, cfg *config.Config, getenv func(string) string, l *ledger.Ledger, m *telemetry.Worker, log *slog.Logger) (Queue, error) {
+	switch cfg.Transport {
+	case config.Direct:
 		return Queue{}, nil
+	case config.CloudTasks:
+		q, err := openTasks(ctx, cfg, l, m, log)
+		return Queue{Queue: q}, err
 	}
 	return Queue{}, fault.New(fault.Unsupported, "the transport %s is not built yet", cfg.Transport).WithField("transport")
 }

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	callLimit   = 10 * time.Second // of one call to the service
-	patience    = 20 * time.Second // with one task; then the relay hears of the trouble
+	callLimit   = 5 * time.Second // of one call to the service
+	patience    = 8 * time.Second // with one task; then the relay hears of the trouble
 	firstPause  = 100 * time.Millisecond
 	maxPause    = 5 * time.Second
 	longestWait = time.Minute // that the service may ask for
@@ -34,42 +34,33 @@ func (q *Queue) create(ctx context.Context, shard int, t packed) error {
 	if err != nil {
 		return err
 	}
-	within, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+	var began time.Time
 	for failures := 1; ; failures++ {
-		if err := q.await(within, shard, t.full); err != nil {
-			return q.gaveUp(ctx, err)
+		if err := q.await(ctx, shard, t.full); err != nil {
+			return err
 		}
-		status, answer, after, err := q.call(within, http.MethodPost, q.opt.Queue+"/tasks", body)
+		if failures == 1 {
+			began = time.Now() // waiting for one's turn is no trouble
+		}
+		status, answer, after, err := q.call(ctx, http.MethodPost, q.opt.Queue+"/tasks", body)
 		switch {
 		case err == nil && (status == http.StatusOK || status == http.StatusConflict):
 			return nil
 		case err == nil:
 			err = q.refusal(status, answer)
 		}
-		passing := status == 0 || status == http.StatusTooManyRequests || status >= 500
-		if !passing || !fault.Is(err, fault.Unavailable) {
-			return err
-		}
 		wait := after + retry.Pause(failures, firstPause, maxPause)
 		if status == http.StatusTooManyRequests {
 			q.leaveAlone(wait)
 		}
-		if pause(within, wait) != nil {
-			return q.gaveUp(ctx, err)
+		passing := status == 0 || status == http.StatusTooManyRequests || status >= 500
+		if !passing || !fault.Is(err, fault.Unavailable) || time.Since(began)+wait > patience {
+			return err
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
 		}
 	}
-}
-
-// gaveUp tells the end of the caller from the end of patience.
-func (q *Queue) gaveUp(ctx context.Context, last error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	if fault.Is(last, fault.Unavailable) {
-		return last
-	}
-	return fault.Wrap(fault.Unavailable, last, "%s took no task within %s", q.opt.Endpoint, patience)
 }
 
 // request is the call that creates a task.

@@ -70,10 +70,10 @@ var queueName = regexp.MustCompile(`^projects/[A-Za-z0-9:.-]+/locations/[a-z0-9-
 // New returns the queue that the options name, and finds credentials where the service wants some: those of
 // GOOGLE_APPLICATION_CREDENTIALS, of gcloud, or of the machine it runs on. Errors: usage, invalid_config.
 func New(ctx context.Context, installation string, o Options) (*Queue, error) {
-	o = o.withDefaults()
-	if err := o.checkSender(); err != nil {
+	if err := o.CheckSender(); err != nil {
 		return nil, err
 	}
+	o = o.withDefaults()
 	q := &Queue{opt: o, installation: installation, http: newClient(callLimit), sent: map[int]time.Time{},
 		limit: rate.NewLimiter(rate.Limit(o.PerSecond), max(1, o.PerSecond/50))}
 	if isPlain(o.Endpoint) {
@@ -100,8 +100,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// checkSender refuses options that no task can be created with.
-func (o Options) checkSender() error {
+// CheckSender refuses options that no task can be created with, as New does, but dials nothing.
+func (o Options) CheckSender() error {
+	o = o.withDefaults()
 	switch {
 	case o.Queue == "":
 		return missing("tasks-queue", "no task queue is named", "projects/PROJECT/locations/LOCATION/queues/QUEUE")
@@ -110,7 +111,7 @@ func (o Options) checkSender() error {
 	case o.Target == "":
 		return missing("tasks-target", "it is not said where tasks are delivered to", "https://shop.example/internal/outbox")
 	case o.ServiceAccount == "" && len(o.Secrets) == 0:
-		return missing("tasks-service-account", "it is not said how a delivery is told from a forgery", "tasks@PROJECT.iam.gserviceaccount.com, or --tasks-secret-file FILE")
+		return noProof
 	}
 	if err := o.checkURL("tasks-endpoint", o.Endpoint, true); err != nil {
 		return err

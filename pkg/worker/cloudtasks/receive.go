@@ -22,10 +22,16 @@ type Ledger func() (installation string, inbox Inbox, err error)
 type Receiver struct {
 	ledger  Ledger
 	secrets [][sha256.Size]byte
-	signer  *signer // nil: only secrets count
+	signer  *signer       // nil: only secrets count
+	places  chan struct{} // of those that are being recorded
 }
 
 const (
+	// atOnce is how many deliveries are recorded side by side. More would wait for each other's lots, and hold the
+	// connections to PostgreSQL that the API needs.
+	atOnce   = 3
+	mostWait = 5 * time.Second // for a place
+
 	shortestSecret = 16 // bytes; it must not be guessed
 	mostSecrets    = 8  // more than one while it is being changed
 )
@@ -33,29 +39,35 @@ const (
 // NewReceiver returns a receiver that takes what comes with a token of the options' service account, or with one of their
 // secrets. Errors: usage, invalid_config.
 func NewReceiver(o Options, ledger Ledger) (*Receiver, error) {
-	o = o.withDefaults()
-	if o.ServiceAccount == "" && len(o.Secrets) == 0 {
-		return nil, missing("tasks-service-account", "it is not said how a delivery is told from a forgery", "tasks@PROJECT.iam.gserviceaccount.com, or --tasks-secret-file FILE")
-	}
-	if err := checkSecrets(o.Secrets); err != nil {
+	if err := o.CheckReceiver(); err != nil {
 		return nil, err
 	}
-	r := &Receiver{ledger: ledger}
+	r := &Receiver{ledger: ledger, places: make(chan struct{}, atOnce)}
 	for _, s := range o.Secrets {
 		r.secrets = append(r.secrets, sha256.Sum256([]byte(s)))
 	}
-	if o.ServiceAccount == "" {
-		return r, nil
+	if o.ServiceAccount != "" {
+		r.signer = newSigner(o.withDefaults())
 	}
-	if o.Audience == "" {
-		return nil, missing("tasks-target", "it is not said for whom the tokens of deliveries are", "https://shop.example/internal/outbox, or --tasks-audience AUDIENCE")
-	}
-	if err := o.checkURL("tasks-keys-url", o.KeysURL, false); err != nil {
-		return nil, err
-	}
-	r.signer = newSigner(o)
 	return r, nil
 }
+
+// CheckReceiver refuses options under which nothing can be taken, or could come from anybody.
+func (o Options) CheckReceiver() error {
+	o = o.withDefaults()
+	switch {
+	case o.ServiceAccount == "" && len(o.Secrets) == 0:
+		return noProof
+	case o.ServiceAccount != "" && o.Audience == "":
+		return missing("tasks-target", "it is not said for whom the tokens of deliveries are", "https://shop.example/internal/outbox, or --tasks-audience AUDIENCE")
+	}
+	if err := o.checkURL("tasks-keys-url", o.KeysURL, false); err != nil {
+		return err
+	}
+	return checkSecrets(o.Secrets)
+}
+
+var noProof = missing("tasks-service-account", "it is not said how a delivery is told from a forgery", "tasks@PROJECT.iam.gserviceaccount.com, or --tasks-secret-file FILE")
 
 func checkSecrets(secrets []string) error {
 	if len(secrets) > mostSecrets {
@@ -101,6 +113,14 @@ func (r *Receiver) Take(ctx context.Context, body []byte) (wait time.Duration, e
 		// Whoever corrects where tasks go to cures it, so it is not thrown away.
 		return 0, fault.New(fault.Foreign, "the task is of the installation %s, the ledger is that of %s", firstOf(t.Installation, 64), here).
 			WithHint("see that --tasks-target of the worker leads to a server of its own installation")
+	}
+	within, cancel := context.WithTimeout(ctx, mostWait)
+	defer cancel()
+	select {
+	case r.places <- struct{}{}:
+		defer func() { <-r.places }()
+	case <-within.Done():
+		return 0, fault.New(fault.Overloaded, "more is delivered than the ledger takes").WithHint("nothing to do: the queue slows down, and delivers it again")
 	}
 	return inbox.Offer(ctx, t.outbox())
 }
