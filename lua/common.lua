@@ -2,7 +2,8 @@
 -- outside of functions runs once, when the library is loaded, and whatever changes in a call must be set anew for each: begin().
 --
 -- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 due, 5 wake, then the lots.
--- ARGV of a gated script: 1 run id of the server as this connection saw it, 2 owner (installation/P),
+-- ARGV of a gated script: 1 run id of the server as this connection saw it, with the history it followed if it was a replica
+--      before (see life in pkg/stock/door.go), 2 owner (installation/P),
 --      3 key_retention in ms; the rest is the script's own.
 -- Replies start with a status: `ok`, or an error code followed by its detail. Unless it is `ok` or `again`, nothing was
 -- written but what is always true: due holds taken back, a freeze because of the clock.

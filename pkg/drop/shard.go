@@ -2,7 +2,6 @@ package drop
 
 import (
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -12,30 +11,23 @@ type ShardState struct {
 	Exists       bool // Redis has the shard's meta key
 	Installation string
 	Shards       int       // P, as the shard was created with
-	Run          string    // run id of the server that answered
-	OpenRun      string    // run id the shard is open on
+	Run          string    // life of the server that answered: its run id, and the history it followed if it was a replica before
+	OpenRun      string    // the life that the shard is open on
 	Frozen       string    // freeze reason; "" if not frozen
 	Now          time.Time // Redis time of the look
 	Replication  string    // id of the server's replication history; a replica that attaches or takes over changes it
-	Former       string    // id of the history that the server followed as a replica, before its own; "" if it did not
 	Opened       string    // what the last opening wrote, see Opening; "" before the first
 }
 
-// Closed reports whether the door is shut because the server is another one than it was opened on, or has to be shut
-// because it was a replica since then: its data is that of another server then, though its run id is the same.
-func (s ShardState) Closed() bool { return s.Exists && (s.Run != s.OpenRun || s.wasReplica()) }
-
-func (s ShardState) wasReplica() bool {
-	_, former, opened := strings.Cut(s.Opened, " ")
-	return opened && s.Former != "" && s.Former != former
-}
+// Closed reports whether the door is shut because the server is another one than it was opened on, or has been a replica
+// since: its data is that of another server then, though its run id is the same.
+func (s ShardState) Closed() bool { return s.Exists && s.Run != s.OpenRun }
 
 // Opening is what the next opening of the shard writes into it: how often it was opened, so that no two of them write the
-// same, and what Former is now.
+// same.
 func (s ShardState) Opening() string {
-	number, _, _ := strings.Cut(s.Opened, " ")
-	n, _ := strconv.ParseInt(number, 10, 64)
-	return strconv.FormatInt(n+1, 10) + " " + s.Former
+	n, _ := strconv.ParseInt(s.Opened, 10, 64)
+	return strconv.FormatInt(n+1, 10)
 }
 
 // OutboxEntry is an outbox entry with its id in the stream. The id names a place to acknowledge, never an event.

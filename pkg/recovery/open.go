@@ -55,7 +55,7 @@ func (p *pass) tend(ctx context.Context, v view) error {
 		p.say(v, Finding{Action: Settling, Reason: fault.FreezeBehind, Lots: lost})
 		return ignoreConflict(p.Stock.Freeze(ctx, v.ShardState, fault.FreezeBehind))
 	}
-	err := errors.Join(p.hold(ctx, v, verdicts), p.heal(ctx, v, verdicts), p.sign(ctx, v))
+	err := errors.Join(p.hold(ctx, v, verdicts), p.heal(ctx, v, verdicts))
 
 	m := p.memories[v.Shard]
 	m.found = slices.DeleteFunc(slices.Clone(p.findings[before:]), func(f Finding) bool { return f.Action != Frozen })
@@ -68,15 +68,6 @@ func (p *pass) tend(ctx context.Context, v view) error {
 	}
 	p.memories[v.Shard] = m
 	return ignoreConflict(err)
-}
-
-// sign writes into a shard that was never opened, only loaded, which history its server follows now: else nobody could tell
-// later that the server was a replica in between.
-func (p *pass) sign(ctx context.Context, v view) error {
-	if v.Opened != "" {
-		return nil
-	}
-	return p.Stock.Reopen(ctx, v.ShardState)
 }
 
 // heal thaws, rebuilds and freezes lots of a shard that sells, once two passes have seen the same.

@@ -14,34 +14,55 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// ShardState looks at the door of a shard.
+// ShardState looks at the door of a shard. The lane may be older than what its server is now; then it is opened anew.
 func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) {
 	sh := s.shards[n]
-	r, err := s.script(ctx, sh, "snapshot", sh.keys.gated(), []string{"0"})
-	if err != nil {
-		return drop.ShardState{}, err
+	const tries = 3
+	for try := 1; ; try++ {
+		r, err := s.script(ctx, sh, "snapshot", sh.keys.gated(), []string{"0"})
+		if err != nil {
+			return drop.ShardState{}, err
+		}
+		st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3), Opened: r.text(5), Now: unixMilli(r.now)}
+		id, p, _ := strings.Cut(r.text(0), "/")
+		st.Installation = id
+		st.Shards, _ = strconv.Atoi(p)
+		node, _, err := s.nodeOf(ctx, n)
+		if err != nil {
+			return drop.ShardState{}, err
+		}
+		text, err := node.Info(ctx, "server", "replication").Result()
+		if err != nil {
+			return drop.ShardState{}, wireFault(s.target, err, false)
+		}
+		info := readInfo(text)
+		if st.Replication = info["master_replid"]; life(info, st.OpenRun) == st.Run {
+			return st, nil
+		}
+		if try == tries {
+			return drop.ShardState{}, fault.New(fault.Unavailable, "the server of shard %d at %s changes its role", n, s.target).WithHint("try again in a moment")
+		}
+		sh.moves.Add(1)
 	}
-	st := drop.ShardState{Shard: n, Exists: r.text(0) != "", OpenRun: r.text(1), Frozen: r.text(2), Run: r.text(3), Opened: r.text(5), Now: unixMilli(r.now)}
-	id, p, _ := strings.Cut(r.text(0), "/")
-	st.Installation = id
-	st.Shards, _ = strconv.Atoi(p)
-	node, _, err := s.nodeOf(ctx, n)
-	if err != nil {
-		return drop.ShardState{}, err
-	}
-	info, err := node.Info(ctx, "replication").Result()
-	fields := readInfo(info)
-	st.Replication, st.Former = fields["master_replid"], formerHistory(fields)
-	return st, wireFault(s.target, err, false)
 }
 
-// formerHistory is the replication history that the server followed as a replica before its own. Redis writes zeroes where
-// there was none, or once it has forgotten.
-func formerHistory(info map[string]string) string {
-	if former := info["master_replid2"]; strings.Trim(former, "0") != "" {
-		return former
+// life names one life of a server as a primary: by its run id and, if it was made a primary after it had followed another one,
+// by the replication history it followed then. A primary that is made a replica and a primary again keeps its run id and may
+// have lost writes. Redis forgets that history once no replica can ask for it any more; then the shard may be open on a life
+// that nobody can tell any more, and it is still this one, since another would show.
+func life(info map[string]string, openOn string) string {
+	run, former := info["run_id"], info["master_replid2"]
+	switch {
+	case run == "":
+		return ""
+	case info["role"] == "slave":
+		return run + "/replica"
+	case strings.Trim(former, "0") != "":
+		return run + "/" + former
+	case strings.HasPrefix(openOn, run+"/"):
+		return openOn
 	}
-	return ""
+	return run
 }
 
 // Renew begins a new epoch, issued by the ledger, of a lot that equals it. It answers Conflict if the lot, or its server, is

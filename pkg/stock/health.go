@@ -168,7 +168,7 @@ func askClock(ctx context.Context, client *redis.Client, n *drop.NodeHealth) {
 
 func readDoor(shard int, meta []any, info map[string]string) drop.ShardState {
 	text := func(i int) string { t, _ := meta[i].(string); return t }
-	st := drop.ShardState{Shard: shard, Exists: text(0) != "", OpenRun: text(1), Frozen: text(2), Opened: text(3), Run: info["run_id"], Former: formerHistory(info)}
+	st := drop.ShardState{Shard: shard, Exists: text(0) != "", OpenRun: text(1), Frozen: text(2), Opened: text(3), Run: life(info, text(1))}
 	if st.Exists {
 		st.Installation, st.Shards, _ = readOwner(text(0)) // a P that cannot be read is 0, and no installation has that
 	}

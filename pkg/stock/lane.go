@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,15 +13,18 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// lane is one connection to a shard's server together with the run id that server had when the connection opened.
-// Every script call passes that run id; the script compares it with the one the shard was opened on. So a restarted,
-// promoted or replaced server answers lot_frozen until the guardian has looked, however the connection came about.
+// lane is one connection to a shard's server together with the life (see there) that server had when it was last looked at.
+// Every script call passes it; the script compares it with the one the shard was opened on. So a restarted, promoted or
+// replaced server answers lot_frozen until the guardian has looked, however the connection came about. One that is made a
+// replica and a primary again may keep its connections: lanes look again when any of the engine was refused by a replica, and
+// after a rest. What remains is that nobody called in between and the next call comes within a second; then the guardian,
+// who looks once a second, shuts the door.
 // A lane is used by one goroutine at a time.
 type lane struct {
 	shard  *shard
 	conn   *redis.Conn
 	home   *node     // where the connection leads
-	door   [3]string // run id, owner, retention
+	door   [3]string // life of the server, owner, retention
 	used   time.Time
 	losses int64 // lost connections of the engine when this one was last known to work
 	moves  int64 // of the shard, when this one was opened
@@ -32,7 +34,7 @@ type lane struct {
 	assured time.Time // when the server was seen to sync before it answers
 }
 
-// idleCheck is how long a connection may rest before it is tried with a PING: a dead one found there costs nobody
+// idleCheck is how long a connection may rest before its server is looked at again: a dead one found there costs nobody
 // an unknown outcome.
 const idleCheck = time.Second
 
@@ -43,7 +45,7 @@ func (l *lane) ready(ctx context.Context) error {
 	doubtful := losses != l.losses || time.Since(l.used) > idleCheck
 	l.losses = losses
 	moves := l.shard.moves.Load()
-	if l.conn != nil && (moves != l.moves || doubtful && l.conn.Ping(ctx).Err() != nil) {
+	if l.conn != nil && (moves != l.moves || doubtful && !l.same(ctx)) {
 		l.close()
 	}
 	l.moves = moves
@@ -63,8 +65,14 @@ func (l *lane) ready(ctx context.Context) error {
 	return err
 }
 
-// open claims a connection and reads from it the run id and, if the installation is not known, whose data is there.
-// A pooled connection may have died with a server that is gone, so it tries twice.
+// same reports whether the connection works and leads to what it led to before.
+func (l *lane) same(ctx context.Context) bool {
+	door, err := l.look(ctx)
+	return err == nil && door == l.door
+}
+
+// open claims a connection and looks where it leads. A pooled connection may have died with a server that is gone, so it
+// tries twice.
 func (l *lane) open(ctx context.Context) error {
 	s := l.shard.stock
 	var err error
@@ -76,39 +84,37 @@ func (l *lane) open(ctx context.Context) error {
 			continue
 		}
 		l.conn, l.home = node.Conn(), s.settle(l.shard, node)
-		pipe := l.conn.Pipeline()
-		info, owner := pipe.Info(ctx, "server"), pipe.HGet(ctx, l.shard.keys.meta, "owner")
-		if _, err = pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-			if wrongType(err) {
-				return s.commandFault(l.shard.keys.meta, err)
-			}
-			if isMoved(err) {
-				s.server.moved(ctx)
-			}
-			continue
+		l.door, err = l.look(ctx)
+		switch {
+		case err == nil:
+			l.used = time.Now()
+			l.wait, l.weak, l.assured = nil, nil, time.Time{}
+			return nil
+		case wrongType(err):
+			return s.commandFault(l.shard.keys.meta, err)
+		case isMoved(err):
+			s.server.moved(ctx)
 		}
-		run := runID(info.Val())
-		if run == "" {
-			return errors.New("the server does not tell its run id (INFO server), without which a replaced server cannot be noticed")
-		}
-		l.door = [3]string{run, s.owner(), s.retentionMS()}
-		if l.door[1] == "" {
-			l.door[1] = owner.Val()
-		}
-		l.used = time.Now()
-		l.wait, l.weak, l.assured = nil, nil, time.Time{}
-		return nil
 	}
 	return err
 }
 
-func runID(info string) string {
-	for line := range strings.Lines(info) {
-		if id, ok := strings.CutPrefix(strings.TrimSpace(line), "run_id:"); ok {
-			return id
-		}
+// look reads from the connection which life of which server it leads to and, if the installation is not known, whose data
+// is there.
+func (l *lane) look(ctx context.Context) (door [3]string, err error) {
+	s := l.shard.stock
+	pipe := l.conn.Pipeline()
+	info, meta := pipe.Info(ctx, "server", "replication"), pipe.HMGet(ctx, l.shard.keys.meta, "owner", "run")
+	if _, err := pipe.Exec(ctx); err != nil {
+		return door, err
 	}
-	return ""
+	owner, _ := meta.Val()[0].(string)
+	openOn, _ := meta.Val()[1].(string)
+	door = [3]string{life(readInfo(info.Val()), openOn), cmp.Or(s.owner(), owner), s.retentionMS()}
+	if door[0] == "" {
+		err = errors.New("the server does not tell its run id (INFO server), without which a replaced server cannot be noticed")
+	}
+	return door, err
 }
 
 func (l *lane) close() {

@@ -118,9 +118,10 @@ func isNoFunction(err error) bool {
 	return err != nil && hasAnyPrefix(err.Error(), "ERR Function not found")
 }
 
-// isMoved reports whether the server says that the slot lives elsewhere, or that it is no primary any more.
+// isMoved reports whether the server says that the slot lives elsewhere, or that it is no primary any more. One that loads
+// data on a connection that was open before copies another server's.
 func isMoved(err error) bool {
-	return serverSaid(err) && hasAnyPrefix(err.Error(), "MOVED", "ASK", "READONLY", "CLUSTERDOWN", "TRYAGAIN")
+	return serverSaid(err) && hasAnyPrefix(err.Error(), "MOVED", "ASK", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN")
 }
 
 func hasAnyPrefix(s string, prefixes ...string) bool {

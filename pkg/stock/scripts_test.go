@@ -43,7 +43,7 @@ func newScene(t *testing.T, due bool) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sc.door = [3]string{runID(info), s.owner(), s.retentionMS()}
+	sc.door = [3]string{readInfo(info)["run_id"], s.owner(), s.retentionMS()}
 	lots := []drop.LotID{sceneLot, otherLot}
 	for _, lot := range lots {
 		newLot(t, s, drop.Definition{Lot: lot, Stock: 6, Hold: time.Minute})

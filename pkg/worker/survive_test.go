@@ -134,22 +134,20 @@ func TestEventsOfALostServerAreGhostsInAnyOrder(t *testing.T) {
 	}
 }
 
-// The primary is made a replica of its replica by hand, which lacks events 7 and 8, and then a primary again: the same run id
-// as ever, older data, and a ledger that has 7 and 8 no more than Redis. A worker still has them in hand.
+// The primary is made a replica of its replica by hand, which lacks events 7 and 8, and then a primary again, under the hands
+// of buyers whose connections stay open: the same run id as ever, older data, and a ledger that has 7 and 8 no more than Redis.
+// A worker still has them in hand. Nobody buys before the guardian has looked.
 func TestAPrimaryThatWasAReplicaSellsUnderNewEpochs(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	s, replica, _ := newReplicatedShop(t)
-	s.load(t, "truffle", 1000)
+	s.load(t, "truffle", 100_000)
 	for i := range 5 {
 		if _, err := s.hold(t.Context(), "truffle", "user-"+strconv.Itoa(i), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
-	stop := s.start(t, worker.Options{}) // whose guardian signs the shard
-	s.agreesWithin(t, 20*time.Second)
-	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return s.door(t, "truffle").Opened != "", "the shard is not signed" })
-	if _, err := stop(); err != nil {
+	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	before := s.watermark(t, "truffle")
@@ -158,32 +156,59 @@ func TestAPrimaryThatWasAReplicaSellsUnderNewEpochs(t *testing.T) {
 	}
 	inHand := s.loseTwoEvents(t)
 	run := s.door(t, "truffle").Run
+	rested, restedFrom := s.another(t), time.Now() // an engine that sends nothing meanwhile
+	buyers := s.buyers(t, "truffle")
+	buyers.awaitAccepted(t, 20, 20*time.Second)
 	steps := []func() error{
 		func() error { return replica.Promote(t.Context()) },
 		func() error { return s.redis.Follow(t.Context(), replica) },
 		func() error { return s.redis.AwaitCopy(t.Context(), replica) },
-		func() error { return s.redis.Promote(t.Context()) },
+		func() error { buyers.awaitRefused(t, 20); return s.redis.Promote(t.Context()) },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if st := s.door(t, "truffle"); st.Run != run || st.OpenRun != run || !st.Closed() {
-		t.Fatalf("the door is %+v", st)
+	buyers.awaitRefused(t, 100)
+	if _, _, last := buyers.count(); !strings.Contains(last, "closed_door") {
+		t.Errorf("buyers are answered %s", last)
+	}
+	time.Sleep(time.Until(restedFrom.Add(1500 * time.Millisecond))) // it is a rest only then
+	if _, err := rested.hold(t.Context(), "truffle", "late", time.Hour); !fault.Is(err, fault.LotFrozen) {
+		t.Errorf("who asks after a rest is answered %v", err)
+	}
+	if st := s.door(t, "truffle"); !strings.HasPrefix(st.Run, run+"/") || st.OpenRun != run || !st.Closed() {
+		t.Fatalf("the door is %+v, was open on %s", st, run)
 	}
 	s.start(t, worker.Options{})
 	s.awaitEpoch(t, "truffle", before.Epoch+1, 20*time.Second)
-	s.sellsWithin(t, "truffle", 20*time.Second)
+	buyers.awaitAccepted(t, 20, 20*time.Second)
 	if _, err := s.ledger.Apply(t.Context(), inHand, nil); err != nil {
 		t.Fatal(err)
 	}
-	s.sellsWithin(t, "truffle", 20*time.Second)
+	buyers.awaitAccepted(t, 20, 20*time.Second)
+	buyers.stop()
 	s.agreesWithin(t, 20*time.Second)
+	s.nothingTwice(t)
 	dead, err := s.ledger.DeadLetters(t.Context(), "truffle", 0, 10)
 	if err != nil || len(dead) != 2 || dead[0].Code != fault.StopGhost {
 		t.Errorf("dead letters %+v, %v", dead, err)
 	}
+}
+
+// another is the same shop with an engine of its own, whose connections to the lot's shard are open.
+func (s *shop) another(t testing.TB) *shop {
+	t.Helper()
+	other := *s
+	if err := other.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.close)
+	if _, err := other.hold(t.Context(), "truffle", "early", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	return &other
 }
 
 // loseTwoEvents sells a unit for money and returns the two events of it, which nobody has recorded: 7 and 8.
