@@ -35,7 +35,7 @@ func TestWhatIsPackedComesOutAsItWas(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		bodies := rapid.SliceOfN(rapid.StringN(1, 400, 100_000), 1, 60).Draw(rt, "bodies")
 		for i := range bodies {
-			bodies[i] = strings.Repeat(bodies[i], rapid.SampledFrom([]int{1, 3, 50, 1000, 5000}).Draw(rt, "times"))
+			bodies[i] = strings.Repeat(bodies[i], rapid.SampledFrom([]int{1, 3, 50, 1000}).Draw(rt, "times"))
 		}
 		entries := entriesOf(bodies...)
 		tasks, misfits := packedOf(t, entries, 1)
