@@ -140,6 +140,28 @@ func (s *Stock) Ack(ctx context.Context, shard int, ids []string) error {
 	return s.commandFault(k.outbox, node.XAck(ctx, k.outbox, consumerGroup, ids...).Err())
 }
 
+// Progress returns a mark that changes whenever a consumer reads or acknowledges something, and whether anything is left to
+// read or acknowledge. It may say so where nothing is left.
+func (s *Stock) Progress(ctx context.Context, shard int) (mark string, left bool, err error) {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return "", false, err
+	}
+	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
+	if err != nil && strings.Contains(err.Error(), "no such key") {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, s.commandFault(k.outbox, err)
+	}
+	for _, g := range groups {
+		if g.Name == consumerGroup {
+			return g.LastDeliveredID + "/" + strconv.FormatInt(g.Pending, 10), g.Pending > 0 || g.Lag != 0, nil
+		}
+	}
+	return "", true, nil // nobody has begun to read
+}
+
 // Leave forgets a consumer that reads no more, unless entries are still given to it: those wait for Claim, after
 // which it may leave.
 func (s *Stock) Leave(ctx context.Context, shard int, consumer string) error {

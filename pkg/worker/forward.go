@@ -34,7 +34,10 @@ type forwarder struct {
 	server string  // run id of the Redis that everything in hand was read from
 	after  string  // what is left over from before is read up to here; "": all of it is
 
-	looked, kept, claimed, asked time.Time // when it did so last
+	beside bystander
+	away   bool // another worker is preferred for the shard, and gets on
+
+	looked, kept, claimed, asked, watched time.Time // when it did so last
 
 	moved  time.Time // when something arrived last, or nothing was in hand
 	mark   string    // of the barrier it waits for; "": none
@@ -74,7 +77,7 @@ func (f *forwarder) run(ctx context.Context) error {
 }
 
 func (f *forwarder) step(ctx context.Context) error {
-	for _, do := range []func(context.Context) error{f.keep, f.readLeft, f.takeOver, f.readNew, f.sendNew, f.settle, f.sendOverdue} {
+	for _, do := range []func(context.Context) error{f.keep, f.readLeft, f.watch, f.takeOver, f.readNew, f.sendNew, f.settle, f.sendOverdue} {
 		if err := do(ctx); err != nil {
 			return err
 		}
@@ -148,9 +151,18 @@ func (f *forwarder) readLeft(ctx context.Context) error {
 	return nil
 }
 
+// watch looks now and then whether the shard is to be left to another worker.
+func (f *forwarder) watch(ctx context.Context) (err error) {
+	if time.Since(f.watched) >= idleBlock {
+		f.away, err = f.aside(ctx, f.shard, &f.beside)
+		f.watched = time.Now()
+	}
+	return err
+}
+
 // takeOver takes in hand what dead workers have left behind.
 func (f *forwarder) takeOver(ctx context.Context) error {
-	if time.Since(f.claimed) < f.opt.Takeover/3 {
+	if f.away || time.Since(f.claimed) < f.opt.Takeover/3 {
 		return nil
 	}
 	for f.room() > 0 && ctx.Err() == nil {
@@ -176,7 +188,7 @@ func (f *forwarder) readNew(ctx context.Context) error {
 	if f.opt.UntilIdle || len(f.hand) > 0 {
 		block = askEvery
 	}
-	if room == 0 {
+	if room == 0 || f.away {
 		sleep(ctx, block, nil)
 		return nil
 	}
@@ -190,6 +202,9 @@ func (f *forwarder) readNew(ctx context.Context) error {
 
 // take takes entries in hand. What does not say that it is ours does not travel: it goes to the ledger, which judges it.
 func (f *forwarder) take(ctx context.Context, entries []drop.OutboxEntry, left bool) error {
+	if err := f.judgeStrays(ctx, f.shard, entries); err != nil {
+		return err
+	}
 	for _, entry := range entries {
 		if left && slices.ContainsFunc(f.hand, func(p *parcel) bool { return p.ID == entry.ID }) {
 			continue

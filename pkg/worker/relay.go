@@ -21,6 +21,9 @@ type Outbox interface {
 	// Keep says that a consumer has entries in hand, so that Claim gives them to nobody else, and returns those that are not
 	// acknowledged yet.
 	Keep(ctx context.Context, shard int, consumer string, ids []string) ([]string, error)
+	// Progress returns a mark that changes whenever a consumer reads or acknowledges something, and whether anything is left
+	// to read or acknowledge.
+	Progress(ctx context.Context, shard int) (mark string, left bool, err error)
 	// Leave forgets a consumer that reads no more, unless entries still stay with it.
 	Leave(ctx context.Context, shard int, consumer string) error
 	// Trim deletes entries that are acknowledged and older than keep.
@@ -75,6 +78,7 @@ type relayer struct {
 	window  int       // entries of the next read at most; doubles while there is more, 0 after a quiet spell
 	size    float64   // events per entry of late: how many entries the tokens buy
 	claimed time.Time // when it last looked for entries of dead workers
+	beside  bystander
 }
 
 func (w *Worker) relay(shard int) func(context.Context) error {
@@ -114,6 +118,25 @@ func (w *Worker) ours(ctx context.Context, shard int) (drop.ShardState, error) {
 	return st, err
 }
 
+// judgeStrays looks at entries that do not say that they are ours. If their shard is all the same, they become lines that no
+// event has: somebody put them there, they are parked whole and stop nothing. If it is not, that is an error.
+func (w *Worker) judgeStrays(ctx context.Context, shard int, entries []drop.OutboxEntry) error {
+	for i := range entries {
+		e := &entries[i]
+		if e.Installation == w.opt.Installation {
+			continue
+		}
+		if events, _ := e.Decode(); e.Installation == "" && len(events) == 0 {
+			continue // nothing in it claims to be an event
+		}
+		if _, err := w.ours(ctx, shard); err != nil {
+			return err
+		}
+		e.Body, e.Installation = drop.UnreadableBody("installation "+e.Installation, e.Body), ""
+	}
+	return nil
+}
+
 func (r *relayer) redeliver(ctx context.Context) error {
 	after := "0"
 	for ctx.Err() == nil {
@@ -129,10 +152,14 @@ func (r *relayer) redeliver(ctx context.Context) error {
 	return nil
 }
 
-// step takes tokens, reads that much, and records it. It takes the tokens first: a worker that waits for
-// tokens with entries in hand would look dead to the others. Only the first entry after a quiet spell is read
-// on credit, so that idle shards cost the ledger nothing.
+// step takes tokens, reads that much, and records it, unless another worker is preferred for the shard. It takes the
+// tokens first: a worker that waits for tokens with entries in hand would look dead to the others. Only the first entry
+// after a quiet spell is read on credit, so that idle shards cost the ledger nothing.
 func (r *relayer) step(ctx context.Context) error {
+	if aside, err := r.aside(ctx, r.shard, &r.beside); aside || err != nil {
+		sleep(ctx, idleBlock, nil)
+		return err
+	}
 	if time.Since(r.claimed) > r.opt.Takeover/3 {
 		if err := r.takeOver(ctx); err != nil {
 			return err
@@ -184,6 +211,9 @@ func (r *relayer) takeOver(ctx context.Context) error {
 
 // record brings entries into the ledger, acknowledges them and settles the bill of tokens.
 func (r *relayer) record(ctx context.Context, entries []drop.OutboxEntry, granted int) error {
+	if err := r.judgeStrays(ctx, r.shard, entries); err != nil {
+		return err
+	}
 	events := 0
 	for len(entries) > 0 {
 		n, applied, err := r.recordSome(ctx, entries)

@@ -50,6 +50,8 @@ type Ledger interface {
 	// silent for a day; Farewell records that it has stopped in good order.
 	Heartbeat(ctx context.Context, w Presence) (forgotten []string, err error)
 	Farewell(ctx context.Context, name string) error
+	// Relaying returns the names of the workers that relay and were alive of late, this one included.
+	Relaying(ctx context.Context) ([]string, error)
 }
 
 // Presence is what a worker tells the others about itself.
@@ -191,6 +193,7 @@ type Worker struct {
 	mu       sync.Mutex
 	findings []recovery.Finding // of the guardian's last pass
 	passed   bool               // the guardian has completed a pass
+	crew     []string           // workers that relay, as of the last heartbeat
 	answers  chan struct{}      // closed when stores that were away answer again; then there is another one
 }
 
@@ -346,6 +349,11 @@ func (w *Worker) heartbeat(ctx context.Context) error {
 		for _, name := range forgotten {
 			w.leave(ctx, name)
 		}
+		crew, err := w.ledger.Relaying(ctx)
+		if err != nil {
+			return err
+		}
+		w.knowCrew(crew)
 		w.health.fine("heartbeat")
 		if !sleep(ctx, heartbeatEvery, nil) {
 			return nil

@@ -4,6 +4,7 @@ package wire
 
 import (
 	"context"
+	"slices"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
@@ -57,4 +58,15 @@ func (l workerLedger) Heartbeat(ctx context.Context, p worker.Presence) ([]strin
 		w.Parts = append(w.Parts, string(part))
 	}
 	return l.Ledger.Heartbeat(ctx, w)
+}
+
+// Relaying returns the living workers that relay.
+func (l workerLedger) Relaying(ctx context.Context) (names []string, err error) {
+	workers, err := l.Workers(ctx)
+	for _, w := range workers {
+		if w.Alive && slices.Contains(w.Parts, string(worker.Relay)) {
+			names = append(names, w.Name)
+		}
+	}
+	return names, err
 }
