@@ -184,6 +184,8 @@ func (o Options) poolConfig() (*pgxpool.Config, error) {
 	// Our tables grow from nothing to millions of rows within one connection's life: a plan kept from the
 	// beginning would be wrong later.
 	set["plan_cache_mode"] = "force_custom_plan"
+	// Compiling a statement takes longer than any of ours runs, and the planner's guesses about small tables provoke it.
+	set["jit"] = "off"
 	return cfg, nil
 }
 

@@ -429,10 +429,10 @@ func TestAKilledServerIsUnavailableUntilItIsBack(t *testing.T) {
 	r := seeded(t, l, "lot", 10)
 	r.hold("ann", 1)
 	events := r.take()
-	apply(t, l, events[0])
 	if err := l.ChargeTokens(t.Context(), 1_000_000); err != nil {
 		t.Fatal(err)
 	}
+	apply(t, l, events[0])
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}

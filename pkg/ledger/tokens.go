@@ -14,18 +14,22 @@ var takeTokensSQL string
 // paceSpan is how many seconds of the past the pace tells of: what was written longer ago has all but faded from it.
 const paceSpan = 10.0
 
+// tokenShare is how many seconds' worth of tokens are granted at least, if as many are wanted.
+const tokenShare = 0.1
+
 // TakeTokens takes up to want tokens, one an event, from the budget that all workers share. It is filled at the rate, in
-// events a second, or at that of a worker alive if one has a lower one, and holds at most one second's worth. Where none is
-// left, wait says when to ask again. The rate may change from call to call.
+// events a second, or at that of a worker alive if one has a lower one, and holds at most one second's worth. Less than a
+// tenth of a second's worth is granted only to who wants less; where there are too few, wait says when to ask again. The
+// rate may change from call to call.
 func (l *Ledger) TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	var left, filling float64
-	if err := l.pool.QueryRow(ctx, takeTokensSQL, rate, want, WorkerLife, paceSpan).Scan(&granted, &left, &filling); err != nil {
+	var seconds float64
+	if err := l.pool.QueryRow(ctx, takeTokensSQL, rate, want, WorkerLife, paceSpan, tokenShare).Scan(&granted, &seconds, nil); err != nil {
 		return 0, 0, l.fail(err, "taking from the budget")
 	}
 	if granted == 0 && want > 0 {
-		wait = time.Duration((1 - left) / filling * float64(time.Second))
+		wait = max(time.Duration(seconds*float64(time.Second)), time.Millisecond)
 	}
 	return granted, wait, nil
 }
@@ -35,7 +39,8 @@ func (l *Ledger) TakeTokens(ctx context.Context, rate float64, want int) (grante
 func (l *Ledger) ChargeTokens(ctx context.Context, n int) error {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	_, err := l.pool.Exec(ctx, `UPDATE apply_budget SET tokens = tokens - $1::int, pace = greatest(0, pace + $1::int / $2::float8)`, n, paceSpan)
+	_, err := l.pool.Exec(ctx, `WITH charged AS (UPDATE apply_budget SET tokens = tokens - $1::int, pace = greatest(0, pace + $1::int / $2::float8))
+		SELECT set_config('synchronous_commit', 'off', true)`, n, paceSpan)
 	return l.fail(err, "charging the budget")
 }
 

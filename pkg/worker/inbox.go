@@ -94,22 +94,35 @@ type recorder struct {
 	metrics   *telemetry.Worker
 	done      counters
 	confirmed chan struct{} // wakes finalise
+	asking    chan struct{} // held by who asks for tokens: the others wait in line, and the bucket is asked once
 }
 
 func newRecorder(journal Journal, o Options, log *slog.Logger) *recorder {
-	return &recorder{journal: journal, rate: o.Rate, log: log, metrics: o.Metrics, confirmed: make(chan struct{}, 1)}
+	return &recorder{journal: journal, rate: o.Rate, log: log, metrics: o.Metrics, confirmed: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
 }
 
-// tokens waits until the bucket grants some, up to want. It returns 0 when the context has ended.
+// patienceInLine is how long one waits for another who asks for tokens: that one's connection may be dead.
+const patienceInLine = 2 * time.Second
+
+// tokens waits until the bucket grants some, up to want, everybody in his turn. It returns 0 when the context has ended.
 func (r *recorder) tokens(ctx context.Context, want int) (int, error) {
+	start := time.Now()
+	limit := time.NewTimer(patienceInLine)
+	defer limit.Stop()
+	select {
+	case r.asking <- struct{}{}:
+		defer func() { <-r.asking }()
+	case <-limit.C:
+	case <-ctx.Done():
+	}
 	for ctx.Err() == nil {
+		asked := time.Now()
 		granted, wait, err := r.journal.TakeTokens(ctx, r.rate, want)
 		if err != nil || granted > 0 {
+			r.metrics.TokensWaited.Add(asked.Sub(start).Seconds())
 			return granted, err
 		}
-		start := time.Now()
-		sleep(ctx, max(wait, tokenPause), nil)
-		r.metrics.TokensWaited.Add(time.Since(start).Seconds())
+		sleep(ctx, wait, nil)
 	}
 	return 0, nil
 }

@@ -66,7 +66,7 @@ const (
 	maxEntries  = 500  // entries of one read
 	redelivered = 50   // entries of one read of what is left over
 	idleBlock   = time.Second
-	tokenPause  = 100 * time.Millisecond // lets tokens gather: many small batches cost more than a few large ones
+	tokenPause  = 100 * time.Millisecond // after which a queue that pushes may offer again at the earliest
 	applyLimit  = 30 * time.Second       // for one attempt, so that a dead connection ends too
 )
 

@@ -216,7 +216,7 @@ func newPresence(o Options) Presence {
 	}
 	p := Presence{Host: host, PID: os.Getpid(), Parts: o.Only, Version: o.Version, Started: time.Now().UTC()}
 	p.Name = fmt.Sprintf("%.60s-%d-%s", host, p.PID, rand.Text()[:8])
-	if slices.Contains(o.Only, Relay) { // the setting of one that writes nothing must slow nobody down
+	if slices.Contains(o.Only, Relay) || slices.Contains(o.Only, Apply) { // the setting of one that writes nothing must slow nobody down
 		p.Rate = o.Rate
 	}
 	return p

@@ -285,5 +285,7 @@ func TestABacklogIsToldAsFarAsItIsKnown(t *testing.T) {
 	tells(o, "", func(v wire.BacklogView) bool { return v.Entries > 0 && v.Events == nil && v.AtLimit == nil })
 	there.Store(true)
 	s.drain(t)
-	tells(o, "", func(v wire.BacklogView) bool { return v.Events != nil && *v.Events == 0 && v.AtLimit != nil && *v.AtLimit == 0 })
+	tells(o, "", func(v wire.BacklogView) bool {
+		return v.Events != nil && *v.Events == 0 && v.AtLimit != nil && *v.AtLimit == 0
+	})
 }
