@@ -23,8 +23,8 @@ var arrows = map[string]string{
 	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/worker/cloudtasks pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
 		"pkg/simulate pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
 
-	"pkg/api":               "pkg/client pkg/drop pkg/fault pkg/telemetry", // the bodies of the API are the types of its client
-	"pkg/worker":            "pkg/drop pkg/fault pkg/recovery pkg/payment pkg/notify pkg/telemetry",
+	"pkg/api":               "pkg/client pkg/drop pkg/fault pkg/sign pkg/telemetry", // the bodies of the API are the types of its client
+	"pkg/worker":            "pkg/drop pkg/fault pkg/recovery pkg/payment pkg/notify pkg/retry pkg/telemetry",
 	"pkg/worker/cloudtasks": "pkg/drop pkg/fault pkg/retry",
 	"pkg/recovery":          "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/reconcile":         "pkg/drop pkg/fault pkg/telemetry",

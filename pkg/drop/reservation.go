@@ -95,6 +95,7 @@ type SettleRequest struct {
 	Keep      int64         // release: units that stay held, 0 for none
 	By        time.Duration // extend: the deadline becomes max(deadline, now + By), up to the lot's cap
 	Total     int64         // refund: units refunded in all afterwards; -1 for all
+	Due       bool          // refund: of payments that paid for no unit, not of the sale
 	NoRestock bool          // refund: the units leave the lot instead of being sold again
 	Ref       string        // confirm: payment reference
 	Late      Late          // confirm: overrides the lot's policy; "" keeps it
@@ -125,6 +126,9 @@ func (r SettleRequest) Check() error {
 	case ActExtend:
 		return CheckHold("by", r.By)
 	case ActRefund:
+		if r.Due && (r.Total != -1 || r.NoRestock) {
+			return fault.New(fault.Invalid, "due says that nothing of the sale is meant").WithField("due").WithHint("leave out what is said of the sale's units")
+		}
 		if r.Total != -1 {
 			return CheckUnits("total", r.Total, 1)
 		}

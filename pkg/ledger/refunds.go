@@ -63,3 +63,26 @@ func (l *Ledger) refundsDue(ctx context.Context, query string, args ...any) ([]R
 	})
 	return due, l.fail(err, "listing refunds due")
 }
+
+// DueOf returns what is due of a reservation, and what was.
+func (l *Ledger) DueOf(ctx context.Context, id drop.ReservationID) (drop.Due, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	var d drop.Due
+	// A hold that was taken anew has one attempt with the one it was taken from: a sale of either is a sale.
+	err := l.pool.QueryRow(ctx, `SELECT count(*) FILTER (WHERE settled_at IS NULL), coalesce(sum(units) FILTER (WHERE settled_at IS NULL), 0)::bigint,
+			count(*) FILTER (WHERE settled_why = 'refunded'),
+			EXISTS (SELECT FROM reservations WHERE lot = $1 AND (n = $2 OR taken_from = $2) AND attempt = $3 AND state = 'confirmed')
+		FROM refunds_due WHERE lot = $1 AND n = $2 AND attempt = $3`, string(id.Lot), id.N, id.Attempt).Scan(&d.Open, &d.Units, &d.Closed, &d.Sale)
+	return d, l.fail(err, "looking for what is due")
+}
+
+// CloseDue records that somebody has given back the money of everything that is due of a reservation, and returns how many
+// payments that were: none if it was known.
+func (l *Ledger) CloseDue(ctx context.Context, id drop.ReservationID, actor, reason string) (int64, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	tag, err := l.pool.Exec(ctx, `UPDATE refunds_due SET settled_at = now(), settled_why = 'refunded', settled_by = $4, settled_reason = $5
+		WHERE lot = $1 AND n = $2 AND attempt = $3 AND settled_at IS NULL`, string(id.Lot), id.N, id.Attempt, actor, reason)
+	return tag.RowsAffected(), l.fail(err, "closing what is due")
+}

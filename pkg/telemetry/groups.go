@@ -77,6 +77,10 @@ type Worker struct {
 	TokensWaited    prometheus.Counter // seconds
 	Finalised       prometheus.Counter
 	FinaliseSeconds prometheus.Histogram
+	Charges         *prometheus.CounterVec // outcome: approved, declined, pending or unclear
+	ChargeSeconds   prometheus.Histogram
+	ChargeRefunds   *prometheus.CounterVec // outcome, as above
+	GivenUp         prometheus.Counter
 	Expired         prometheus.Counter
 	Reopened        prometheus.Counter
 	Failures        *prometheus.CounterVec // part
@@ -101,8 +105,14 @@ func newWorker(m maker) *Worker {
 		TokensWaited:    m.counter("dropctl_worker_token_wait_seconds_total", "Time spent waiting because the workers together may not write faster."),
 		Finalised:       m.counter("dropctl_worker_finalised_total", "Confirmed reservations booked as sales."),
 		FinaliseSeconds: m.histogram("dropctl_worker_finalise_duration_seconds", "Time to book what was claimed together.", durations),
-		Expired:         m.counter("dropctl_worker_expired_total", "Holds taken back because their time was up."),
-		Reopened:        m.counter("dropctl_worker_reopened_total", "Shards that the guardian opened again."),
+		Charges: m.counters("dropctl_worker_charges_total", "Answers of the payment gateway to charges: approved, declined, pending, or unclear, which is asked again.",
+			[]string{"outcome"}, "approved", "declined", "pending", "unclear"),
+		ChargeSeconds: m.histogram("dropctl_worker_charge_duration_seconds", "Time that the payment gateway took to answer about a charge.", durations),
+		ChargeRefunds: m.counters("dropctl_worker_charge_refunds_total", "Answers of the payment gateway to refunds: approved, declined, pending, or unclear; all but approved are asked again.",
+			[]string{"outcome"}, "approved", "declined", "pending", "unclear"),
+		GivenUp:  m.counter("dropctl_worker_given_up_total", "Confirmed reservations that were refunded because nobody paid for them within their time."),
+		Expired:  m.counter("dropctl_worker_expired_total", "Holds taken back because their time was up."),
+		Reopened: m.counter("dropctl_worker_reopened_total", "Shards that the guardian opened again."),
 		Failures: m.counters("dropctl_worker_failures_total", "Attempts of a part that failed; it tries again until it works.",
 			[]string{"part"}, WorkerParts()...),
 		Reconnects: m.counters("dropctl_worker_reconnects_total", "Times a part worked again after it had failed.",

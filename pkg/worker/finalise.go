@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // Bookings is what finalise needs of PostgreSQL.
@@ -47,23 +48,28 @@ func (w *Worker) finalise(ctx context.Context) error {
 	}
 }
 
-// book finishes a claim. Dropping it would block its reservations for the rest of the lease, so it is tried
-// again until then, and a stop lets the attempt under way end.
+// book finishes a claim. Payment `none` has no gateway to ask: the shop has the money.
 func (w *Worker) book(ctx context.Context, claimed []drop.Pending) error {
-	leased := time.Now().Add(lease)
-	pause := backoff{}
-	for {
-		again := w.answering()
-		// The payment gateway comes in here, outside of any transaction: payment `none` has nothing to ask.
+	return w.persist(ctx, time.Now().Add(lease), func(ctx context.Context) error {
 		start := time.Now()
-		n, err := w.ledger.FinishPending(context.WithoutCancel(ctx), w.me.Name, claimed)
+		n, err := w.ledger.FinishPending(ctx, w.me.Name, claimed)
 		if err == nil {
 			w.done.booked.Add(int64(n))
 			w.metrics.Finalised.Add(float64(n))
 			w.metrics.FinaliseSeconds.Observe(time.Since(start).Seconds())
-			return nil
 		}
-		if fatal(err) || time.Now().After(leased) {
+		return err
+	})
+}
+
+// persist writes what became of a claim. Dropping it would block its reservations for the rest of the lease, so it is tried
+// again until then, and a stop lets the attempt under way end. What the ledger refuses for good is tried once.
+func (w *Worker) persist(ctx context.Context, leased time.Time, write func(context.Context) error) error {
+	pause := backoff{}
+	for {
+		again := w.answering()
+		err := write(context.WithoutCancel(ctx))
+		if err == nil || fault.ExitOf(err) != fault.ExitUnavailable || fatal(err) || time.Now().After(leased) {
 			return err
 		}
 		w.health.failed("finalise", err)

@@ -76,7 +76,11 @@ func (w *Worker) idle(ctx context.Context) (bool, error) {
 		}
 	}
 	if w.does(Finalise) {
-		left, err := w.ledger.Unbooked(ctx)
+		unfinished := w.ledger.Unbooked
+		if w.opt.Gateway != nil { // what waits for a payer or the gateway's own decision is not work
+			unfinished = w.ledger.Unpaid
+		}
+		left, err := unfinished(ctx)
 		return err == nil && left == 0, err
 	}
 	return true, nil

@@ -158,6 +158,11 @@ func (r *recorder) applied(did drop.Applied) {
 		r.log.Error("the ledger folds no more events of this lot", "lot", stopped.Lot, "reason", stopped.Code,
 			"next", recovery.Finding{Reason: stopped.Code, Lots: []drop.LotID{stopped.Lot}}.Next())
 	}
+	r.wakeFinalise()
+}
+
+// wakeFinalise lets finalise look for work at once.
+func (r *recorder) wakeFinalise() {
 	select {
 	case r.confirmed <- struct{}{}:
 	default:

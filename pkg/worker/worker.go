@@ -35,6 +35,8 @@ type Stock interface {
 	Lots(ctx context.Context) ([]drop.LotID, error)
 	// Sweep takes back at most limit due holds of a shard.
 	Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error)
+	// Settle refunds what nobody has paid for.
+	Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error)
 	// Wakes delivers the numbers of shards that may have due holds, until the context ends. It is a hint:
 	// numbers may be missing.
 	Wakes(ctx context.Context) (<-chan int, error)
@@ -45,6 +47,7 @@ type Ledger interface {
 	recovery.Ledger
 	Journal
 	Bookings
+	Charges
 
 	// Heartbeat records that the worker is alive, and returns the names of those it forgets now because they were
 	// silent for a day; Farewell records that it has stopped in good order.
@@ -118,6 +121,8 @@ type Options struct {
 	Queue        Queue             // between relay and apply; nil: the relay applies by itself
 	Source       Source            // of the queue, for the part apply; nil: there is none
 	Resend       time.Duration     // how long the queue may take before entries are sent again, at first; default 10 s
+	Gateway      Gateway           // whom finalise asks for the money; nil: the shop has it when it confirms
+	ChargePause  time.Duration     // first pause before the gateway is asked again; they grow; default 3 s
 	Version      string            // of the program, shown in the list of workers
 	Rebuild      recovery.Rebuild  // how the guardian rebuilds a lot; needed if there is one
 	Log          *slog.Logger      // default: none
@@ -146,6 +151,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Resend <= 0 {
 		o.Resend = 10 * time.Second
+	}
+	if o.ChargePause <= 0 {
+		o.ChargePause = 3 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -270,7 +278,11 @@ func (w *Worker) startParts(start func(name string, loop func(context.Context) e
 	if w.does(Apply) && w.opt.Source != nil {
 		start(string(Apply), w.applyFromSource)
 	}
-	if w.does(Finalise) {
+	switch {
+	case w.does(Finalise) && w.opt.Gateway != nil:
+		c := &cashier{Worker: w}
+		start("finalise", c.charge)
+	case w.does(Finalise):
 		start("finalise", w.finalise)
 	}
 	if w.does(Sweep) {

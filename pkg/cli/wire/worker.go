@@ -52,6 +52,11 @@ func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {
 	return st.Pending, err
 }
 
+func (l workerLedger) Unpaid(ctx context.Context) (int64, error) {
+	p, err := l.Payments(ctx)
+	return p.Asking, err
+}
+
 func (l workerLedger) Heartbeat(ctx context.Context, p worker.Presence) ([]string, error) {
 	w := ledger.Worker{Name: p.Name, Host: p.Host, PID: p.PID, Rate: p.Rate, Version: p.Version, Started: p.Started}
 	for _, part := range p.Parts {

@@ -1,7 +1,8 @@
--- Materialised, since a plan that ran the inner part twice would claim more than was asked for.
+-- Materialised, since a plan that ran the inner part twice would claim more than was asked for. What a payment gateway was
+-- asked about is not booked without it, whatever the settings say now.
 WITH claimable AS MATERIALIZED (
     SELECT lot, n FROM pending_allocations
-    WHERE state IN ('PENDING', 'PROCESSING') AND due_at <= now()
+    WHERE state IN ('PENDING', 'PROCESSING') AND due_at <= now() AND charge = 0
     ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 )
 UPDATE pending_allocations p SET state = 'PROCESSING', worker = $1, due_at = now() + $2::interval, changed_at = now()
