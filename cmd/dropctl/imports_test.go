@@ -51,7 +51,7 @@ var arrows = map[string]string{
 	"pkg/retry":     "",
 	"pkg/fault":     "",
 
-	"pkg/testkit": "pkg/lab pkg/drop pkg/fault pkg/stock pkg/ledger migrations",
+	"pkg/testkit": "pkg/lab pkg/drop pkg/fault pkg/stock pkg/ledger pkg/sign migrations",
 	"lua":         "",
 	"migrations":  "",
 	"completions": "",

@@ -34,6 +34,15 @@ type Ledger interface {
 	ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Recorded, error)
 	Reservations(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error)
 	KnowsLot(ctx context.Context, lot drop.LotID) (bool, error)
+	// DueOf returns what is due of a reservation for payments that paid for nothing; CloseDue records that their money was
+	// given back.
+	DueOf(ctx context.Context, id drop.ReservationID) (drop.Due, error)
+	CloseDue(ctx context.Context, id drop.ReservationID, actor, reason string) (int64, error)
+}
+
+// Payments records what a payment gateway says of a charge. replayed: it was known. Errors: fault.NotFound, Conflict.
+type Payments interface {
+	TakePayment(ctx context.Context, id drop.ReservationID, number int, p drop.Payment) (replayed bool, err error)
 }
 
 // Lots creates lots and opens them, which takes both stores.
@@ -56,9 +65,13 @@ const (
 
 // Options says what the API works with and how much it takes. Zero durations and numbers take the defaults named here.
 type Options struct {
-	Stock   Stock
-	Ledger  Ledger
-	Lots    Lots
+	Stock  Stock
+	Ledger Ledger
+	Lots   Lots
+
+	Payments      Payments
+	PaymentSecret string // that a gateway's calls are signed with; "": none is listened to
+
 	Access  *Access
 	Limits  *Limits
 	Health  *telemetry.Health // for /readyz

@@ -8,6 +8,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/sign"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
@@ -106,7 +107,7 @@ func (a *API) tidy(next http.Handler) http.Handler {
 }
 
 func allRoutes() []route {
-	return slices.Concat(reservationRoutes(), lotRoutes(), operatorRoutes())
+	return slices.Concat(reservationRoutes(), lotRoutes(), paymentRoutes(), operatorRoutes())
 }
 
 // Examples of the document.
@@ -186,7 +187,7 @@ func reservationRoutes() []route {
 			about: "The deadline becomes the later of what it is and so many seconds from now, as far as the lot allows.",
 			scope: drop.ScopeSettle, serve: (*API).extend, body: client.ExtendBody{By: 300}, answers: settled("The hold with its deadline.", exampleReservation(nil)), refusals: notSettled},
 		{method: http.MethodPost, path: base + "/refund", id: "refund", summary: "Take a sale back",
-			about: "Refunds all units, or until `total` are refunded in all, which makes a repeated call act once.",
+			about: "Refunds all units, or until `total` are refunded in all, which makes a repeated call act once. Where a payment paid for nothing and is due, it records that the money was given back instead; `due` asks for just that.",
 			scope: drop.ScopeSettle, serve: (*API).refund, body: client.RefundBody{Total: new(int64(1))}, answers: settled("Refunded.", exampleSettled("confirmed", 1, 1)),
 			refusals: slices.Concat(notSettled, []fault.Code{fault.NotConfirmed})},
 	}
@@ -229,6 +230,17 @@ func lotRoutes() []route {
 			about: "Changes the capacity by a number of units or to one. `expect` is what it is now: so a repeated call acts once.",
 			scope: drop.ScopeAdmin, serve: (*API).adjustLot, body: client.AdjustBody{By: new(int64(-5)), Expect: 100, Reason: "five were bruised"}, answers: changed("The lot with its new capacity."), refusals: append(trouble, fault.Conflict)},
 	}
+}
+
+func paymentRoutes() []route {
+	return []route{{method: http.MethodPost, path: paymentPath, id: "payment-callback", summary: "Say what became of a charge",
+		about: "For the payment gateway of `--payment webhook`, which needs no key but signs: the header holds the time in seconds and the HMAC-SHA256 of time, dot and body under the shared secret. " +
+			"A call may be repeated. Approved after declined counts, since the money has moved; any other contradiction is a conflict.",
+		serve:    (*API).takePayment,
+		params:   []param{{"header", sign.HeaderName, "At most five minutes old.", "t=1764583200,v1=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", true}},
+		body:     client.PaymentBody{Reservation: exampleID, Attempt: 1, Status: "approved", Reference: "ch_1027"},
+		answers:  []answerDoc{{http.StatusOK, "Recorded.", "", client.PaymentTaken{Reservation: exampleID, Attempt: 1, Status: "approved"}, []param{replayedHeader}}},
+		refusals: []fault.Code{fault.Unauthorized, fault.NotFound, fault.Conflict, fault.Unavailable}}}
 }
 
 func operatorRoutes() []route {

@@ -114,7 +114,48 @@ func (a *API) refund(w http.ResponseWriter, r *http.Request) error {
 	if body.Total != nil {
 		q.Total = *body.Total
 	}
+	if q.Total < 0 || body.Due {
+		q.Due = body.Due
+		if done, err := a.closeDue(w, r, q); done || err != nil {
+			return err
+		}
+	}
 	return a.settleAndAnswer(w, r, q)
+}
+
+// closeDue records that the money of payments that are due was given back, and answers, if those are what the refund is
+// about. Without a word of the ledger it would be a guess what is meant.
+func (a *API) closeDue(w http.ResponseWriter, r *http.Request, q drop.SettleRequest) (done bool, err error) {
+	c := callOf(r.Context())
+	if q.ID, err = reservationOf(c, r); err != nil {
+		return false, err
+	}
+	q.Actor = c.actor()
+	if err := q.Check(); err != nil {
+		return false, err
+	}
+	due, err := a.opt.Ledger.DueOf(r.Context(), q.ID)
+	if err != nil {
+		return false, fault.As(err).WithHint("to refund the sale while the ledger does not answer, name its total")
+	}
+	user, mine := c.mine(due.User)
+	if !mine && due.User != "" {
+		return false, noReservation(q.ID)
+	}
+	if meant, err := due.Meant(q); err != nil || !meant {
+		return false, err
+	}
+	closed, err := a.opt.Ledger.CloseDue(r.Context(), q.ID, q.Actor, q.Reason)
+	if err != nil {
+		return false, err
+	}
+	v := client.Reservation{ID: q.ID.String(), Lot: string(q.ID.Lot), State: string(drop.Refunded)}
+	if known, err := a.recordedOf(r.Context(), q.ID); err == nil && known != nil {
+		v = viewRecorded(*known)
+	}
+	v.User, v.DueClosed, v.Replayed = user, due.Units, closed == 0
+	c.replayed = v.Replayed
+	return true, answerReservation(w, http.StatusOK, v)
 }
 
 func parseRefund(o *object) (b client.RefundBody) {
@@ -125,6 +166,8 @@ func parseRefund(o *object) (b client.RefundBody) {
 			b.Total = &total
 		case "no_restock":
 			b.NoRestock = o.bool()
+		case "due":
+			b.Due = o.bool()
 		case "reason":
 			b.Reason = o.line()
 		default:

@@ -44,7 +44,7 @@ func newConfigView(a *app) *cobra.Command {
 			return a.print(withOrigin)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.API, config.Serving, config.Metrics, config.Stock, config.Durable, config.Work, config.Lag, config.First)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.API, config.Serving, config.Metrics, config.Stock, config.Durable, config.Work, config.Paying, config.Lag, config.First)
 	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
 	return cmd
 }

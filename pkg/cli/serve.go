@@ -50,7 +50,7 @@ worker, or --with-worker for a small shop.`,
 	cmd.Flags().StringVar(&profiles, "pprof", "", "show profiles at this address of the machine itself, such as 127.0.0.1:6060")
 	cmd.Flags().BoolVar(&document, "openapi", false, "print the OpenAPI document and end")
 	_ = cmd.RegisterFlagCompletionFunc("pprof", cobra.FixedCompletions([]string{"127.0.0.1:6060"}, cobra.ShellCompDirectiveNoFileComp))
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Tasks, config.Metrics)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Tasks, config.Paying, config.Metrics)
 	return cmd
 }
 
@@ -65,6 +65,8 @@ func (a *app) printDocument() error {
 // server is what a running server consists of.
 type server struct {
 	withWorker bool
+	gateway    worker.Gateway // nil: the shop is paid before it confirms
+	callbacks  string         // the secret that a gateway's calls are signed with; "": there are none
 
 	shop     *wire.Shop
 	listener net.Listener
@@ -102,6 +104,12 @@ func (a *app) serveOn(ctx context.Context, s server) (err error) {
 	// slowest answers. Memory that is never touched, and so never taken, counts as kept: that makes it seldom.
 	ballast := make([]byte, 64<<20)
 	defer runtime.KeepAlive(ballast)
+	if s.gateway, err = a.gateway(); err != nil {
+		return err
+	}
+	if t, used, err := a.cfg.Gateway(a.getenv); err == nil && used {
+		s.callbacks = t.Secret.Reveal()
+	}
 	var flush func()
 	s.log, flush = a.serverLog()
 	defer flush()
@@ -177,7 +185,7 @@ func (a *app) runServer(ctx context.Context, s server) error {
 	health.Watch("postgres", observer.Postgres)
 	health.Show("backlog", false, observer.Backlog) // holds are refused at the ceiling, but confirmations must still get through
 	face := api.New(api.Options{Stock: s.shop.Stock, Ledger: s.shop, Lots: s.shop, Access: s.access, Limits: a.limits(), Health: health, Metrics: s.metrics,
-		Deliveries: s.taken, Log: s.log, Queue: a.cfg.Queue, MaxStreams: a.cfg.MaxStreams, LedgerWait: a.cfg.LedgerWait, Lag: observer.Lag})
+		Deliveries: s.taken, Payments: s.shop, PaymentSecret: s.callbacks, Log: s.log, Queue: a.cfg.Queue, MaxStreams: a.cfg.MaxStreams, LedgerWait: a.cfg.LedgerWait, Lag: observer.Lag})
 	a.note("target: API on %s, %s", s.shop.Stock.Target(), s.shop.LedgerTarget())
 	a.note("listening on %s", a.urlOf(s.listener))
 	if s.profiles != nil {
@@ -239,7 +247,7 @@ func (a *app) workBeside(ctx context.Context, s server) error {
 		return err
 	}
 	defer q.Close()
-	o := worker.Options{Log: s.log, Metrics: s.metrics.Worker}
+	o := worker.Options{Log: s.log, Metrics: s.metrics.Worker, Gateway: s.gateway}
 	_, err = a.workerOn(s.shop.Stock, l, q, o).Run(ctx)
 	return err
 }

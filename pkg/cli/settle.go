@@ -44,7 +44,7 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 	if err := q.Check(); err != nil {
 		return err
 	}
-	s, err := a.openShop(ctx, st.ackLedger)
+	s, err := a.openShop(ctx, st.ackLedger || a.refundNeedsLedger(q))
 	if err != nil {
 		return err
 	}
@@ -65,6 +65,12 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 	return a.print(v)
 }
 
+// refundNeedsLedger reports whether the ledger has to say what a refund is about. Who names the sale's total can do without,
+// and so can who has named no PostgreSQL.
+func (a *app) refundNeedsLedger(q drop.SettleRequest) bool {
+	return q.Action == drop.ActRefund && q.Total < 0 && (q.Due || a.cfg.DatabaseURL.IsSet())
+}
+
 func (a *app) carryOut(ctx context.Context, s shop, q drop.SettleRequest, st settling) (reservationView, error) {
 	if st.dryRun {
 		return s.PlanSettle(ctx, q)
@@ -80,6 +86,13 @@ func (a *app) carryOut(ctx context.Context, s shop, q drop.SettleRequest, st set
 func (a *app) confirmRefund(ctx context.Context, s shop, q drop.SettleRequest) error {
 	within, cancel := a.bounded(ctx)
 	defer cancel()
+	due, err := s.MeansDue(within, q)
+	if err != nil {
+		return err
+	}
+	if due {
+		return a.confirm(ctx, fmt.Sprintf("record that the money of what is due for %s was given back? this cannot be undone", q.ID))
+	}
 	r, err := s.Reservation(within, q.ID)
 	if err != nil {
 		return err

@@ -24,6 +24,8 @@ type shop interface {
 	PlanReserve(ctx context.Context, q drop.ReserveRequest) (reservationView, error)
 	Reservation(ctx context.Context, id drop.ReservationID) (reservationView, error)
 	Settle(ctx context.Context, q drop.SettleRequest) (reservationView, error)
+	// MeansDue reports whether a refund is about payments that paid for nothing, as far as that is known before it is tried.
+	MeansDue(ctx context.Context, q drop.SettleRequest) (bool, error)
 	PlanSettle(ctx context.Context, q drop.SettleRequest) (reservationView, error)
 	// AwaitRecorded waits until the ledger has decided about a confirmation that was carried out.
 	AwaitRecorded(ctx context.Context, q drop.SettleRequest, confirmed reservationView) error

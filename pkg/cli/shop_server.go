@@ -152,6 +152,11 @@ func (s serverShop) Settle(ctx context.Context, q drop.SettleRequest) (reservati
 	return s.view(r)
 }
 
+// MeansDue is left to the server, unless the command says it.
+func (s serverShop) MeansDue(_ context.Context, q drop.SettleRequest) (bool, error) {
+	return q.Due, nil
+}
+
 func (s serverShop) settle(ctx context.Context, q drop.SettleRequest, ack string) (client.Reservation, error) {
 	id := q.ID.String()
 	switch q.Action {
@@ -162,7 +167,7 @@ func (s serverShop) settle(ctx context.Context, q drop.SettleRequest, ack string
 	case drop.ActExtend:
 		return s.client.Extend(ctx, id, client.ExtendBody{By: q.By.Seconds(), Reason: q.Reason})
 	}
-	body := client.RefundBody{NoRestock: q.NoRestock, Reason: q.Reason}
+	body := client.RefundBody{NoRestock: q.NoRestock, Due: q.Due, Reason: q.Reason}
 	if q.Total >= 0 {
 		body.Total = &q.Total
 	}
@@ -252,7 +257,7 @@ func (s serverShop) view(r client.Reservation) (reservationView, error) {
 		return reservationView{}, fault.Wrap(fault.Unavailable, err, "the answer of %s cannot be understood", s.client.URL()).
 			WithHint("see that its version is that of this dropctl: dropctl version")
 	}
-	v := reservationView{ID: id, Lot: id.Lot, User: r.User, State: drop.State(r.State), Qty: r.Qty, Refunded: r.Refunded, Deadline: moment(r.Deadline),
+	v := reservationView{ID: id, Lot: id.Lot, User: r.User, State: drop.State(r.State), Qty: r.Qty, Refunded: r.Refunded, DueClosed: r.DueClosed, Deadline: moment(r.Deadline),
 		Payment: r.Payment, Key: r.Key, Created: moment(r.Created), Seq: r.Seq, Replayed: r.Replayed, Remaining: r.Remaining}
 	if r.Left != nil {
 		left := client.Duration(*r.Left)

@@ -103,7 +103,51 @@ func (s storeShop) Reservation(ctx context.Context, id drop.ReservationID) (rese
 	return viewAt(r, lot.Now), nil
 }
 
+func (s storeShop) MeansDue(ctx context.Context, q drop.SettleRequest) (bool, error) {
+	_, meant, err := s.due(ctx, q)
+	return meant, err
+}
+
+// due asks the ledger what is due of the reservation of a refund, and whether that is what the refund is about.
+func (s storeShop) due(ctx context.Context, q drop.SettleRequest) (d drop.Due, meant bool, err error) {
+	if q.Action != drop.ActRefund || s.ledger == nil {
+		return d, false, nil
+	}
+	if d, err = s.ledger.DueOf(ctx, q.ID); err != nil {
+		return d, false, err
+	}
+	meant, err = d.Meant(q)
+	return d, meant, err
+}
+
+// closeDue records that the money of what is due was given back.
+func (s storeShop) closeDue(ctx context.Context, q drop.SettleRequest, d drop.Due, dryRun bool) (reservationView, error) {
+	v := reservationView{ID: q.ID, Lot: q.ID.Lot, State: drop.Refunded}
+	found, err := s.ledger.ReservationsByID(ctx, []drop.ReservationID{q.ID})
+	if err != nil {
+		return v, err
+	}
+	if r, ok := found[q.ID]; ok {
+		v = viewRecorded(r)
+	}
+	v.User, v.DueClosed, v.Replayed, v.DryRun = d.User, d.Units, d.Open == 0, dryRun
+	if !dryRun {
+		closed, err := s.ledger.CloseDue(ctx, q.ID, q.Actor, q.Reason)
+		if err != nil {
+			return v, err
+		}
+		v.Replayed = closed == 0
+	}
+	return v, nil
+}
+
 func (s storeShop) Settle(ctx context.Context, q drop.SettleRequest) (reservationView, error) {
+	if d, meant, err := s.due(ctx, q); meant || err != nil {
+		if err != nil {
+			return reservationView{}, err
+		}
+		return s.closeDue(ctx, q, d, false)
+	}
 	out, err := s.stock.Settle(ctx, q)
 	if err != nil {
 		return reservationView{}, s.about(ctx, q.ID, err)
@@ -112,6 +156,12 @@ func (s storeShop) Settle(ctx context.Context, q drop.SettleRequest) (reservatio
 }
 
 func (s storeShop) PlanSettle(ctx context.Context, q drop.SettleRequest) (reservationView, error) {
+	if d, meant, err := s.due(ctx, q); meant || err != nil {
+		if err != nil {
+			return reservationView{}, err
+		}
+		return s.closeDue(ctx, q, d, true)
+	}
 	v, err := planSettle(ctx, s.stock, q)
 	if err != nil {
 		return v, s.about(ctx, q.ID, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/payment"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/worker"
@@ -50,7 +51,7 @@ anybody who can reach that address.`,
 			return a.runWorker(cmd.Context(), o, listen)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Metrics)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Paying, config.Metrics)
 	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked, 6 if a lot needs you")
@@ -60,12 +61,14 @@ anybody who can reach that address.`,
 	return cmd
 }
 
-func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) error {
+func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) (err error) {
+	if o.Gateway, err = a.gateway(); err != nil {
+		return err
+	}
 	m := telemetry.New()
 	var as []func(*stock.Options)
 	var face net.Listener
 	if listen != "" {
-		var err error
 		if face, err = telemetry.Listen(ctx, listen); err != nil { // before any store is asked
 			return err
 		}
@@ -95,6 +98,22 @@ func (a *app) runWorker(ctx context.Context, o worker.Options, listen string) er
 		return err
 	}
 	return errors.Join(err, a.print(sum))
+}
+
+// gateway is the payment gateway that the settings name; nil if the shop is paid before it confirms.
+func (a *app) gateway() (worker.Gateway, error) {
+	t, used, err := a.cfg.Gateway(a.getenv)
+	if err != nil || !used {
+		return nil, err
+	}
+	g, err := payment.NewWebhook(payment.Options{URL: t.URL.Reveal(), Secret: t.Secret.Reveal(), Timeout: t.Timeout, UserAgent: "dropctl/" + thisVersion().Version})
+	if err != nil {
+		return nil, err
+	}
+	if canBeOverheard(t.URL.Reveal()) {
+		a.note("warning: who buys what travels to the payment gateway unencrypted; use https://")
+	}
+	return g, nil
 }
 
 // workerOn is a worker on these stores with this queue between, as the settings say.

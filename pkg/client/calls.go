@@ -62,7 +62,8 @@ func (c *Client) Extend(ctx context.Context, id string, body ExtendBody) (Reserv
 	return c.settle(ctx, id, "extend", body)
 }
 
-// Refund takes a sale back. Refusals: fault.NotConfirmed, AlreadyRefunded (to another total), Conflict.
+// Refund takes a sale back, or closes what is due. Refusals: fault.NotConfirmed, AlreadyRefunded (to another total),
+// Conflict (also if there are both and the body names neither).
 func (c *Client) Refund(ctx context.Context, id string, body RefundBody) (Reservation, error) {
 	return c.settle(ctx, id, "refund", body)
 }

@@ -20,6 +20,7 @@ type Reservation struct {
 	State     string     `json:"state" enum:"held,confirmed,released,expired,refunded" example:"held"`
 	Qty       int64      `json:"qty" doc:"units held, or confirmed and not refunded, or given back at the end" example:"2"`
 	Refunded  int64      `json:"refunded" doc:"units refunded so far" example:"0"`
+	DueClosed int64      `json:"due_closed,omitempty" doc:"of a refund: units of payments that paid for nothing, whose money is recorded as given back; the sale is as it was"`
 	Deadline  *time.Time `json:"deadline" nullable:"true" doc:"when the hold ends; null where it no longer counts" example:"2026-12-01T10:05:00Z"`
 	Left      *float64   `json:"remaining_seconds" nullable:"true" doc:"until the deadline, by the clock of Redis; null: not held, or Redis was not asked" example:"299.8"`
 	Payment   string     `json:"payment" doc:"payment reference" example:"pay-4711"`
@@ -95,11 +96,29 @@ type ExtendBody struct {
 	Reason string  `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
 }
 
-// RefundBody takes a sale back.
+// RefundBody takes a sale back, or records that the money of payments that are due was given back.
 type RefundBody struct {
 	Total     *int64 `json:"total,omitempty" minimum:"1" maximum:"1000000000" doc:"units refunded in all afterwards; default: all" example:"1"`
 	NoRestock bool   `json:"no_restock,omitempty" doc:"the units leave the lot instead of being sold again"`
+	Due       bool   `json:"due,omitempty" doc:"of the payments that are due because they paid for nothing, not of the sale; with neither due nor total: whichever there is, and a conflict if there are both"`
 	Reason    string `json:"reason,omitempty" maxLength:"128" doc:"for the journal"`
+}
+
+// PaymentBody is what a payment gateway calls back with, once it has decided about a charge.
+type PaymentBody struct {
+	Reservation string `json:"reservation" doc:"as in the charge" example:"truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17"`
+	Attempt     int64  `json:"attempt" minimum:"1" maximum:"1000000000" doc:"as in the charge" example:"1"`
+	Status      string `json:"status" enum:"approved,declined,pending" example:"approved"`
+	Reference   string `json:"reference,omitempty" maxLength:"128" doc:"the gateway's own; needed if approved" example:"ch_1027"`
+	Reason      string `json:"reason,omitempty" maxLength:"128" doc:"why it is declined"`
+}
+
+// PaymentTaken says that a gateway's call is recorded.
+type PaymentTaken struct {
+	Reservation string `json:"reservation" example:"truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17"`
+	Attempt     int64  `json:"attempt" example:"1"`
+	Status      string `json:"status" enum:"approved,declined,pending" example:"approved"`
+	Replayed    bool   `json:"replayed" doc:"it was known; nothing was changed" example:"false"`
 }
 
 // LotBody defines a lot: PUT creates it, or changes it to this. Stock is the capacity it shall have.

@@ -54,6 +54,10 @@ type Config struct {
 	TasksKeysURL         string        `mapstructure:"tasks-keys-url"`
 	TasksSecretFile      string        `mapstructure:"tasks-secret-file"`
 	TasksPerSecond       int           `mapstructure:"tasks-per-second"`
+	Payment              string        `mapstructure:"payment"`
+	PaymentURL           Secret        `mapstructure:"payment-url"`
+	PaymentSecret        Secret        `mapstructure:"payment-secret"`
+	PaymentTimeout       time.Duration `mapstructure:"payment-timeout"`
 	Output               string        `mapstructure:"output"`
 	Color                string        `mapstructure:"color"`
 	LogLevel             string        `mapstructure:"log-level"`
@@ -86,6 +90,7 @@ const (
 	Work            // how the worker works
 	Tasks           // the queue of Cloud Tasks, and what it delivers
 	Lag             // when being behind is a finding
+	Paying          // who charges for what is confirmed
 	First           // read once, when the schema is first created
 	Unflagged       // never a flag: every user of the machine could read it
 )
@@ -198,6 +203,10 @@ func Settings() []Setting {
 		{Name: "tasks-secret-file", Group: Tasks, Usage: "file of secrets that deliveries may come with instead of a token, one a line; the first is sent"},
 		{Name: "tasks-per-second", Group: Tasks, kind: count, Default: "500", min: 1, max: 500, Usage: "tasks that a worker creates at most; a queue delivers no more than 500/s"},
 		{Name: "max-lag", Group: Lag, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
+		{Name: "payment", Group: Paying, Default: "none", Choices: []string{"none", "webhook"}, Usage: "who charges for confirmed reservations: none (the shop, before it confirms) or webhook"},
+		{Name: "payment-url", Group: Paying, kind: url, Usage: "payment gateway of --payment webhook: https://HOST/PATH"},
+		{Name: "payment-timeout", Group: Paying, kind: duration, Default: "30s", min: int64(time.Millisecond), max: int64(10 * time.Minute), Usage: "how long the payment gateway may take to answer"},
+		{Name: "payment-secret", Group: Unflagged, kind: secret, Usage: "what calls to and from the payment gateway are signed with, or env:NAME or file:/path; not a flag, which every user of the machine could read"},
 	}
 }
 

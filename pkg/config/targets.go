@@ -2,6 +2,7 @@ package config
 
 import (
 	"strings"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -68,6 +69,31 @@ func (c *Config) TasksSecrets() ([]string, error) {
 	return strings.Fields(text.Reveal()), err
 }
 
+// PaymentTarget says how to reach the payment gateway.
+type PaymentTarget struct {
+	URL     Secret
+	Secret  Secret
+	Timeout time.Duration
+}
+
+// Gateway returns the payment gateway to use, references followed; false if the shop is paid before it confirms. It fails
+// with code usage if the gateway is not named, for a reference that leads nowhere with invalid_config.
+func (c *Config) Gateway(getenv func(string) string) (PaymentTarget, bool, error) {
+	if c.Payment != "webhook" {
+		return PaymentTarget{}, false, nil
+	}
+	u, err := c.target("payment-url", "payment gateway", c.PaymentURL, getenv)
+	if err != nil {
+		return PaymentTarget{}, false, err
+	}
+	signed, err := follow("payment-secret", c.PaymentSecret.Reveal(), getenv)
+	if err == nil && signed == "" {
+		err = fault.New(fault.Usage, "payment-secret is not set, and --payment webhook signs with it").WithField("payment-secret").
+			WithHint("set %s, or payment-secret in the config file, also as env:NAME or file:/path", EnvName("payment-secret"))
+	}
+	return PaymentTarget{URL: u, Secret: NewSecret(signed), Timeout: c.PaymentTimeout}, err == nil, err
+}
+
 // UsesServer reports whether a command goes through the HTTP API rather than to the stores: whichever is named in the
 // better place, a flag before the environment before the config file. In the same place the stores count, if the one
 // that the command needs is named at all. It fails with code usage for flags that do not go together.
@@ -108,7 +134,10 @@ func (c *Config) rank(name string) int {
 func (c *Config) target(setting, what string, value Secret, getenv func(string) string) (Secret, error) {
 	if !value.IsSet() {
 		more := "; dropctl lab runs private servers to try things with"
-		if c.rank("server") > 0 {
+		switch {
+		case setting == "payment-url":
+			more = ""
+		case c.rank("server") > 0:
 			more = "; this does not go through a server (dropctl help server)"
 		}
 		return Secret{}, fault.New(fault.Usage, "no %s is named", what).WithField(setting).

@@ -71,9 +71,10 @@ func (p Payment) Check() error {
 
 // Due is what the ledger has of payments for a reservation that paid for no unit.
 type Due struct {
+	User   string
 	Open   int   // payments that are due for refund
-	Units  int64 // of those
 	Closed int   // payments whose money somebody has given back before
+	Units  int64 // of both
 	Sale   bool  // the reservation also has a sale, or is about to
 }
 
@@ -82,7 +83,8 @@ type Due struct {
 func (d Due) Meant(q SettleRequest) (bool, error) {
 	switch {
 	case q.Due && d.Open+d.Closed == 0:
-		return false, fault.New(fault.NotFound, "no payment for the reservation %s is due for refund", q.ID).WithHint("see what is due: dropctl ledger show --refund-due")
+		return false, fault.New(fault.NotFound, "no payment for the reservation %s is due for refund", q.ID).
+			WithHint("see what is due: dropctl ledger show --refund-due")
 	case q.Due:
 		return true, nil
 	case q.Total >= 0:

@@ -354,10 +354,10 @@ func TestWhatIsDueIsClosedOnce(t *testing.T) {
 		}
 		return d
 	}
-	if d := dueOf(late.ID); d != (drop.Due{Open: 1, Units: 2}) {
+	if d := dueOf(late.ID); d != (drop.Due{User: "ann", Open: 1, Units: 2}) {
 		t.Errorf("due %+v", d)
 	}
-	if d := dueOf(both.ID); d != (drop.Due{Open: 1, Units: 1, Sale: true}) {
+	if d := dueOf(both.ID); d != (drop.Due{User: "bob", Open: 1, Units: 1, Sale: true}) {
 		t.Errorf("due %+v", d)
 	}
 	for _, want := range []int64{1, 0} {
@@ -365,7 +365,7 @@ func TestWhatIsDueIsClosedOnce(t *testing.T) {
 			t.Errorf("closed %d: %v", n, err)
 		}
 	}
-	if d := dueOf(late.ID); d != (drop.Due{Closed: 1}) {
+	if d := dueOf(late.ID); d != (drop.Due{User: "ann", Closed: 1, Units: 2}) {
 		t.Errorf("due %+v", d)
 	}
 	if got := db.SQL(t, `SELECT settled_why, settled_by, settled_reason, settled_at IS NOT NULL FROM refunds_due WHERE user_id = 'ann'`); got != "refunded|olga|bank transfer 7|t" {

@@ -60,6 +60,15 @@ func (l *Ledger) FinishPending(ctx context.Context, worker string, claimed []dro
 		WithHint("see what was recorded: dropctl ledger show --reservation %s", contradicted[0])
 }
 
+// Unbooked returns how many confirmed reservations are not recorded as sold, those claimed by workers included. What a
+// payment gateway was asked about is not among them: that is for a worker which asks it.
+func (l *Ledger) Unbooked(ctx context.Context) (n int64, err error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	err = l.pool.QueryRow(ctx, `SELECT count(*) FROM pending_allocations WHERE state IN ('PENDING', 'PROCESSING') AND charge = 0`).Scan(&n)
+	return n, l.fail(err, "counting allocations")
+}
+
 // finish does it in one transaction, or does nothing and returns those that are contradicted.
 func (l *Ledger) finish(ctx context.Context, worker string, claimed []drop.Pending) (finished int, contradicted []drop.ReservationID, err error) {
 	lots, ns := make([]string, len(claimed)), make([]int64, len(claimed))

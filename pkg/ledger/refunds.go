@@ -70,10 +70,10 @@ func (l *Ledger) DueOf(ctx context.Context, id drop.ReservationID) (drop.Due, er
 	defer cancel()
 	var d drop.Due
 	// A hold that was taken anew has one attempt with the one it was taken from: a sale of either is a sale.
-	err := l.pool.QueryRow(ctx, `SELECT count(*) FILTER (WHERE settled_at IS NULL), coalesce(sum(units) FILTER (WHERE settled_at IS NULL), 0)::bigint,
-			count(*) FILTER (WHERE settled_why = 'refunded'),
+	err := l.pool.QueryRow(ctx, `SELECT coalesce(max(user_id), ''), count(*) FILTER (WHERE settled_at IS NULL), count(*) FILTER (WHERE settled_why = 'refunded'),
+			coalesce(sum(units) FILTER (WHERE settled_why <> 'confirmed'), 0)::bigint,
 			EXISTS (SELECT FROM reservations WHERE lot = $1 AND (n = $2 OR taken_from = $2) AND attempt = $3 AND state = 'confirmed')
-		FROM refunds_due WHERE lot = $1 AND n = $2 AND attempt = $3`, string(id.Lot), id.N, id.Attempt).Scan(&d.Open, &d.Units, &d.Closed, &d.Sale)
+		FROM refunds_due WHERE lot = $1 AND n = $2 AND attempt = $3`, string(id.Lot), id.N, id.Attempt).Scan(&d.User, &d.Open, &d.Closed, &d.Units, &d.Sale)
 	return d, l.fail(err, "looking for what is due")
 }
 

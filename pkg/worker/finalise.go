@@ -15,7 +15,8 @@ type Bookings interface {
 	// FinishPending books what the worker claimed as sold and returns how many; what went to another worker
 	// meanwhile is left to that one.
 	FinishPending(ctx context.Context, worker string, claimed []drop.Pending) (int, error)
-	// Unbooked returns how many confirmed reservations are not booked, those claimed by others included.
+	// Unbooked returns how many confirmed reservations are not booked, those claimed by others included; without those that
+	// a payment gateway decides about.
 	Unbooked(ctx context.Context) (int64, error)
 }
 

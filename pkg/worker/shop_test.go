@@ -17,6 +17,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/payment"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/worker"
@@ -26,6 +27,7 @@ import (
 const (
 	envRedis    = "DROPCTL_TEST_WORKER_REDIS"
 	envDatabase = "DROPCTL_TEST_WORKER_DATABASE"
+	envGateway  = "DROPCTL_TEST_WORKER_GATEWAY"  // URL and secret of a payment gateway, with a space between them
 	envDefaults = "DROPCTL_TEST_WORKER_DEFAULTS" // set: it takes over from dead workers as late as it does by default
 )
 
@@ -48,6 +50,14 @@ func workerProcess() int {
 	o := worker.Options{Takeover: time.Second}
 	if os.Getenv(envDefaults) != "" {
 		o = worker.Options{}
+	}
+	if at, secret, ok := strings.Cut(os.Getenv(envGateway), " "); ok {
+		g, err := payment.NewWebhook(payment.Options{URL: at, Secret: secret, Timeout: time.Minute})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		o.Gateway = g
 	}
 	if _, err := s.worker(o).Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -185,6 +185,36 @@ func (s *Shop) Reservations(ctx context.Context, f drop.ReservationFilter) ([]dr
 	return l.Reservations(ctx, f)
 }
 
+// DueOf returns what is due of a reservation.
+func (s *Shop) DueOf(ctx context.Context, id drop.ReservationID) (drop.Due, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return drop.Due{}, err
+	}
+	return l.DueOf(ctx, id)
+}
+
+// CloseDue records that the money of what is due was given back.
+func (s *Shop) CloseDue(ctx context.Context, id drop.ReservationID, actor, reason string) (int64, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return 0, err
+	}
+	return l.CloseDue(ctx, id, actor, reason)
+}
+
+// calledBack is the pause before a worker makes the next attempt, or asks again, after a gateway has called back.
+const calledBack = 10 * time.Second
+
+// TakePayment records what a payment gateway called back with.
+func (s *Shop) TakePayment(ctx context.Context, id drop.ReservationID, number int, p drop.Payment) (bool, error) {
+	l, err := s.Ledger()
+	if err != nil {
+		return false, err
+	}
+	return l.RecordPayment(ctx, id, number, p, calledBack)
+}
+
 // KnowsLot reports whether the ledger has a lot.
 func (s *Shop) KnowsLot(ctx context.Context, lot drop.LotID) (bool, error) {
 	l, err := s.Ledger()

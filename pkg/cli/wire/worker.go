@@ -47,11 +47,6 @@ func ledgerLots(ctx context.Context, l *ledger.Ledger, ids []drop.LotID) ([]drop
 	return out, err
 }
 
-func (l workerLedger) Unbooked(ctx context.Context) (int64, error) {
-	st, err := l.Status(ctx)
-	return st.Pending, err
-}
-
 func (l workerLedger) Unpaid(ctx context.Context) (int64, error) {
 	p, err := l.Payments(ctx)
 	return p.Asking, err
