@@ -268,3 +268,25 @@ func TestRetryAfterIsSpreadAndWhole(t *testing.T) {
 		t.Errorf("ask again after %d s", after)
 	}
 }
+
+// What passes as a gateway's call can be recorded, and says the same to any other reader.
+func FuzzPaymentBody(f *testing.F) {
+	const id = "hat~aaaaaaaaaaaaaaaaaaaaaaaaaa~1"
+	for _, body := range []string{`{"reservation":"` + id + `","attempt":1,"status":"approved","reference":"ch_1"}`, `{"reservation":"` + id + `","attempt":2,"status":"declined","reason":"\ud800"}`,
+		`{"reservation":"` + id + `","attempt":1e0,"status":"pending"}`, `{"reservation":"` + id + `","attempt":1,"attempt":2,"status":"pending"}`, `null`} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		body, read, p, err := readPayment(data)
+		if err != nil {
+			return
+		}
+		var theirs client.PaymentBody
+		if e := json.Unmarshal(data, &theirs); e != nil || theirs != body {
+			t.Errorf("%q: we read %+v, others %+v, %v", data, body, theirs, e)
+		}
+		if p.Check() != nil || read.String() != body.Reservation || body.Attempt < 1 {
+			t.Errorf("%q passed as %+v", data, body)
+		}
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,15 +49,16 @@ type site struct {
 
 // setup is what a test may have otherwise.
 type setup struct {
-	options  api.Options // its stores, access, metrics and log are filled in
-	access   api.AccessOptions
-	limits   api.LimitOptions
-	server   api.ServerOptions
-	redis    lab.RedisOptions
-	redisURL func(*lab.Redis) string // the engine's way to Redis; nil: its socket
-	noWorker bool
-	outbox   config.Bytes // of a shard; 0: 64 MiB
-	keyed    bool         // callers without a key are not let in
+	options    api.Options // its stores, access, metrics and log are filled in
+	access     api.AccessOptions
+	limits     api.LimitOptions
+	server     api.ServerOptions
+	redis      lab.RedisOptions
+	redisURL   func(*lab.Redis) string // the engine's way to Redis; nil: its socket
+	noWorker   bool
+	noFinalise bool
+	outbox     config.Bytes // of a shard; 0: 64 MiB
+	keyed      bool         // callers without a key are not let in
 }
 
 // newAPI starts a server, a worker and their stores, which end with the test.
@@ -84,7 +86,7 @@ func newAPI(t testing.TB, change ...func(*setup)) *site {
 		t.Fatal(err)
 	}
 	if !o.noWorker {
-		s.work(t)
+		s.work(t, o.noFinalise)
 	}
 	s.serve(t, o, log)
 	return s
@@ -101,7 +103,7 @@ func (s *site) serve(t testing.TB, o setup, log *slog.Logger) {
 	if err := s.access.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	o.options.Stock, o.options.Ledger, o.options.Lots = s.stock, s.shop, s.shop
+	o.options.Stock, o.options.Ledger, o.options.Lots, o.options.Payments = s.stock, s.shop, s.shop, s.shop
 	o.options.Access, o.options.Limits = s.access, api.NewLimits(o.limits)
 	o.options.Metrics, o.options.Log = s.metrics, log
 	server := api.New(o.options)
@@ -120,9 +122,13 @@ func (s *site) serve(t testing.TB, o setup, log *slog.Logger) {
 }
 
 // work runs a worker until the test ends.
-func (s *site) work(t testing.TB) {
+func (s *site) work(t testing.TB, noFinalise bool) {
 	in := s.ledger.Installation()
-	w := worker.New(s.stock, wire.WorkerLedger(s.ledger), worker.Options{Installation: in.ID, Shards: in.Shards, Rebuild: wire.RebuildLot(s.stock, s.ledger), Rate: 1e6})
+	parts := worker.Parts()
+	if noFinalise {
+		parts = slices.DeleteFunc(parts, func(p worker.Part) bool { return p == worker.Finalise })
+	}
+	w := worker.New(s.stock, wire.WorkerLedger(s.ledger), worker.Options{Only: parts, Installation: in.ID, Shards: in.Shards, Rebuild: wire.RebuildLot(s.stock, s.ledger), Rate: 1e6})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -29,9 +29,9 @@ type reservationView struct {
 	State     drop.State         `json:"state" table:"STATE"`
 	Qty       int64              `json:"qty" table:"QTY"`
 	Refunded  int64              `json:"refunded" table:"REFUNDED,ifset"`
-	DueClosed int64              `json:"due_closed" table:"DUE CLOSED,ifset"` // of a refund: units of payments that paid for nothing, closed
-	Deadline  time.Time          `json:"deadline" table:"DEADLINE"`           // of the hold; null where it no longer counts
-	Left      *time.Duration     `json:"remaining_seconds" table:"LEFT,wide"` // until the deadline, by Redis' clock; null: not held, or Redis was not asked
+	DueClosed int64              `json:"due_closed" table:"DUE CLOSED,wide,ifset"` // of a refund: units of payments that paid for nothing, closed
+	Deadline  time.Time          `json:"deadline" table:"DEADLINE"`                // of the hold; null where it no longer counts
+	Left      *time.Duration     `json:"remaining_seconds" table:"LEFT,wide"`      // until the deadline, by Redis' clock; null: not held, or Redis was not asked
 	Payment   string             `json:"payment" table:"PAYMENT,wide"`
 	Key       string             `json:"key" table:"KEY,wide"` // "" where only the ledger knows it
 	Created   time.Time          `json:"created" table:"CREATED,wide"`

@@ -195,6 +195,7 @@ func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) er
 		return err
 	}
 	f.progress = st.Progress(f.lots)
+	f.payments = st.Payments
 	f.counts = ledgerCounts{DeadLetters: st.DeadLetters, RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unbooked: st.Pending}
 	for _, w := range st.Workers {
 		if w.Alive {
@@ -202,6 +203,9 @@ func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) er
 		}
 	}
 	if err := f.readParked(ctx, l); err != nil {
+		return err
+	}
+	if err := f.readRefused(ctx, l); err != nil {
 		return err
 	}
 	return f.readRun(ctx, l)

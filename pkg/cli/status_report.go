@@ -9,6 +9,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
@@ -28,6 +29,8 @@ type statusFacts struct {
 	lots     []drop.LedgerLot
 	progress *drop.Progress
 	counts   ledgerCounts
+	payments ledger.Payments
+	refused  []refusedView
 	dead     []deadView
 	due      []dueView
 	alive    []workerView
@@ -64,6 +67,8 @@ type statusView struct {
 	Unbooked *int64            `json:"sales_pending"`
 	DeadList []deadView        `json:"newest_dead_letters" table:"DEAD LETTERS"`
 	DueList  []dueView         `json:"newest_refunds_due" table:"REFUNDS DUE"`
+	Payments *paymentsView     `json:"payments"`
+	Refused  []refusedView     `json:"refused_refunds" table:"REFUNDS THE GATEWAY REFUSES"`
 	Workers  []workerView      `json:"workers"`
 	LastRun  *runView          `json:"last_reconcile"`
 }
@@ -179,7 +184,7 @@ var levels = []string{levelBad, levelWarn, levelOK}
 
 // view turns facts into lines, worst first; within a level they come in the order of the questions below.
 func (f statusFacts) view() statusView {
-	v := statusView{Verdict: levelOK, Checked: f.now, Stores: []storeView{f.redis, f.database}, Workers: f.alive, LastRun: f.run, DeadList: f.dead, DueList: f.due}
+	v := statusView{Verdict: levelOK, Checked: f.now, Stores: []storeView{f.redis, f.database}, Workers: f.alive, LastRun: f.run, DeadList: f.dead, DueList: f.due, Refused: f.refused}
 	say := func(level string, code fault.Code, next, format string, args ...any) {
 		v.Lines = append(v.Lines, statusLine{level, code, fmt.Sprintf(format, args...), next})
 	}
@@ -192,7 +197,9 @@ func (f statusFacts) view() statusView {
 	}
 	if f.database.Reachable {
 		v.Dead, v.Refunds, v.Waiting, v.Unbooked = new(f.counts.dead()), &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unbooked
+		v.Payments = new(paymentsView{f.payments.Open, f.payments.Pending, f.payments.Declined, f.payments.Returns, f.payments.Refused, f.payments.Stuck})
 		f.sayLedger(say)
+		f.sayPayments(say)
 		f.sayWorkers(say, backlog)
 		f.sayRun(say)
 	}
@@ -359,7 +366,7 @@ func (f statusFacts) sayWorkers(say sayFunc, b drop.Backlog) {
 		say(levelWarn, "", "dropctl status -o json --jq .workers", "workers were given other limits, from %.0f to %.0f events/s: the lowest holds for all", p.Limit, p.Highest)
 	}
 	switch {
-	case len(f.alive) == 0 && b.Entries+f.counts.Unbooked > 0:
+	case len(f.alive) == 0 && b.Entries+f.counts.Unbooked+f.payments.Asking > 0:
 		say(levelBad, "", "dropctl worker", "no worker is alive, and there is work for one")
 	case len(f.alive) == 0:
 		say(levelWarn, "", "dropctl worker", "no worker is alive")

@@ -64,6 +64,8 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 		"outbox half full": {func(f *statusFacts) { f.outbox[1].Bytes = 500 }, levelWarn, "at 50% of its ceiling", "dropctl worker", ""},
 		"other limits":     {func(f *statusFacts) { f.progress.Pace.Limit = 500 }, levelWarn, "from 500 to 2000 events/s: the lowest", "dropctl status", ""},
 		"refunds due":      {func(f *statusFacts) { f.counts.RefundsDue = 1 }, levelWarn, "due for refund", "dropctl ledger show --refund-due", ""},
+		"payments stuck":   {func(f *statusFacts) { f.payments.Stuck = 2 }, levelBad, "gateway for five minutes: 2", "dropctl worker --payment webhook", fault.Finding},
+		"refused refunds":  {func(f *statusFacts) { f.payments.Refused, f.payments.Returns = 1, 2 }, levelWarn, "will not make: 1", "dropctl status", ""},
 		"no worker":        {func(f *statusFacts) { f.alive = nil }, levelWarn, "no worker", "dropctl worker", ""},
 		"work undone":      {func(f *statusFacts) { f.alive, f.outbox[0].Pending = nil, 5 }, levelBad, "no worker", "dropctl worker", fault.Finding},
 		"behind":           {func(f *statusFacts) { f.outbox[1] = drop.OutboxState{Pending: 5, Oldest: f.now.Add(-2 * time.Minute)} }, levelBad, "5 outbox entries", "dropctl worker", fault.Finding},

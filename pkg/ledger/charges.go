@@ -244,11 +244,12 @@ func (l *Ledger) PostponeRefund(ctx context.Context, worker string, r drop.Charg
 // Payments counts what a payment gateway still has to decide.
 type Payments struct {
 	Asking   int64 // charges and refunds that a worker can do something about
-	Pending  int64 // charges of which the gateway said that it needs longer
-	Declined int64 // reservations that are paid for by nobody yet, and tried again until their deadline
-	Returns  int64 // refunds that are not through
-	Refused  int64 // of those: that the gateway will not make
 	Open     int64 // charges without a definite answer
+	Pending  int64 // of those: the gateway said that it needs longer
+	Declined int64 // reservations that nobody has paid for yet, tried again until their deadline
+	Returns  int64 // refunds that are not through
+	Refused  int64 // of those: the gateway will not make them
+	Stuck    int64 // charges and refunds that had no clear answer for five minutes
 }
 
 // Payments looks at what the gateway still has to decide.
@@ -259,13 +260,36 @@ func (l *Ledger) Payments(ctx context.Context) (Payments, error) {
 	return p, l.fail(err, "looking at payments")
 }
 
+//go:embed sql/payments.sql
+var paymentsSQL string
+
 func readPayments(ctx context.Context, q querier) (p Payments, err error) {
-	err = q.QueryRow(ctx, `WITH c AS (SELECT count(*) AS open, count(*) FILTER (WHERE pending AND worker = '') AS pending FROM charges WHERE state = 'open'),
-		r AS (SELECT count(*) AS open, count(*) FILTER (WHERE refused <> '') AS refused, count(*) FILTER (WHERE worker = '' AND (pending OR refused <> '')) AS waits
-			FROM charge_refunds WHERE done_at IS NULL),
-		a AS (SELECT count(*) FILTER (WHERE charge > 0) AS declined, count(*) FILTER (WHERE charge = 0 OR due_at <= now() OR given_up_at <= now()) AS ready FROM pending_allocations
-			WHERE state IN ('PENDING', 'PROCESSING') AND (state = 'PENDING' OR charge = 0))
-		SELECT c.open - c.pending + r.open - r.waits + a.ready, c.pending, a.declined, r.open, r.refused, c.open FROM c, r, a`).
-		Scan(&p.Asking, &p.Pending, &p.Declined, &p.Returns, &p.Refused, &p.Open)
+	err = q.QueryRow(ctx, paymentsSQL).Scan(&p.Asking, &p.Open, &p.Pending, &p.Declined, &p.Returns, &p.Refused, &p.Stuck)
 	return p, err
+}
+
+// RefusedRefund is money that the gateway will not give back.
+type RefusedRefund struct {
+	drop.ChargeRefund
+	Reason string
+	Since  time.Time
+}
+
+// RefusedRefunds lists the refunds that the gateway will not make, oldest first.
+func (l *Ledger) RefusedRefunds(ctx context.Context, limit int) ([]RefusedRefund, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	rows, err := l.pool.Query(ctx, `SELECT r.lot, r.n, p.attempt, r.number, r.entry, c.charged, p.user_id, r.units, c.units, p.ref, r.asked, r.refused, r.begun_at
+		FROM charge_refunds r JOIN charges c USING (lot, n, number) JOIN pending_allocations p USING (lot, n)
+		WHERE r.done_at IS NULL AND r.refused <> '' ORDER BY r.begun_at, r.lot, r.n LIMIT $1`, limit)
+	if err != nil {
+		return nil, l.fail(err, "listing refused refunds")
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RefusedRefund, error) {
+		var r RefusedRefund
+		err := row.Scan(&r.Reservation.Lot, &r.Reservation.N, &r.Reservation.Attempt, &r.Number, &r.Entry, &r.Charged, &r.User, &r.Units, &r.Of, &r.Ref, &r.Asked, &r.Reason, &r.Since)
+		r.Since = r.Since.UTC()
+		return r, err
+	})
+	return list, l.fail(err, "listing refused refunds")
 }

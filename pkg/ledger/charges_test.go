@@ -256,6 +256,9 @@ func TestRefundsAtTheGatewayAreKeptUntilTheyAreThrough(t *testing.T) {
 	if p := say(claimRefund(2), drop.Payment{Decision: drop.PaymentDeclined}); p != (Payments{Returns: 1, Refused: 1}) {
 		t.Errorf("%+v", p)
 	}
+	if list, err := b.l.RefusedRefunds(t.Context(), 10); err != nil || len(list) != 1 || list[0].Charged != "g1" || list[0].Reason != "no reason was given" {
+		t.Errorf("refused: %+v, %v", list, err)
+	}
 	if p := say(claimRefund(3), drop.Payment{Decision: drop.PaymentPending}); p != (Payments{Returns: 1}) {
 		t.Errorf("%+v", p)
 	}

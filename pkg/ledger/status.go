@@ -20,8 +20,9 @@ type Status struct {
 	RefundsUnits int64
 	Waiting      int64      // events behind a gap or of stopped lots
 	Gaps         []drop.Gap // longest first, at most 100
-	Pending      int64      // allocations not finalised
+	Pending      int64      // allocations not finalised, without those that a payment gateway was asked about
 	PendingSince time.Time
+	Payments     Payments
 	Workers      []Worker
 	Pace         drop.Pace
 	Now          time.Time // PostgreSQL's time of the look
@@ -53,6 +54,9 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 		return s, err
 	}
 	if s.Gaps, err = l.Gaps(ctx, 0); err != nil {
+		return s, err
+	}
+	if s.Payments, err = readPayments(ctx, l.pool); err != nil {
 		return s, err
 	}
 	if s.Workers, err = l.Workers(ctx); err != nil {

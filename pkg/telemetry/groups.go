@@ -142,7 +142,12 @@ type Drop struct {
 	RefundsDue         prometheus.Gauge
 	RefundsDueUnits    prometheus.Gauge
 	AllocationsPending prometheus.Gauge
-	AllocationsOldest  prometheus.Gauge     // seconds
+	AllocationsOldest  prometheus.Gauge // seconds
+	ChargesOpen        prometheus.Gauge
+	ChargesDeclined    prometheus.Gauge
+	ReturnsOpen        prometheus.Gauge
+	ReturnsRefused     prometheus.Gauge
+	PaymentsStuck      prometheus.Gauge
 	WorkersAlive       *prometheus.GaugeVec // part
 	ReconcileLast      prometheus.Gauge     // seconds since 1970
 	ReconcileLots      *prometheus.GaugeVec // verdict
@@ -180,8 +185,13 @@ func newDrop(m maker) *Drop {
 		DeadLetters:        m.gauges("dropctl_dead_letters", "Events kept as dead letters, by the reason.", "code"),
 		RefundsDue:         m.gauge("dropctl_refunds_due", "Payments for units that nobody got, to be given back."),
 		RefundsDueUnits:    m.gauge("dropctl_refunds_due_units", "Units of those payments."),
-		AllocationsPending: m.gauge("dropctl_allocations_pending", "Confirmed reservations that are not booked as sales."),
+		AllocationsPending: m.gauge("dropctl_allocations_pending", "Confirmed reservations that are not booked as sales, without those that a payment gateway was asked about."),
 		AllocationsOldest:  m.gauge("dropctl_allocations_oldest_pending_seconds", "Age of the oldest of them."),
+		ChargesOpen:        m.gauge("dropctl_charges_open", "Charges that the payment gateway has not decided about."),
+		ChargesDeclined:    m.gauge("dropctl_charges_declined", "Confirmed reservations whose payment was declined and is tried again until their deadline."),
+		ReturnsOpen:        m.gauge("dropctl_charge_refunds_open", "Refunds of charges that the payment gateway has not made yet."),
+		ReturnsRefused:     m.gauge("dropctl_charge_refunds_refused", "Refunds of charges that the payment gateway will not make."),
+		PaymentsStuck:      m.gauge("dropctl_payments_stuck", "Charges and refunds that had no clear answer of the payment gateway for five minutes."),
 		WorkersAlive:       m.gauges("dropctl_workers_alive", "Workers that do this part and were heard of within 30 seconds.", "part"),
 		ReconcileLast:      m.gauge("dropctl_reconcile_last_timestamp_seconds", "When a reconcile run last came to a verdict; 0 if none did."),
 		ReconcileLots:      m.gauges("dropctl_reconcile_lots", "Lots by the verdict of the newest run that looked at them.", "verdict"),
