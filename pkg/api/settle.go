@@ -114,7 +114,7 @@ func (a *API) refund(w http.ResponseWriter, r *http.Request) error {
 	if body.Total != nil {
 		q.Total = *body.Total
 	}
-	if q.Total < 0 || body.Due {
+	if q.Total < 0 && !q.NoRestock || body.Due {
 		q.Due = body.Due
 		if done, err := a.closeDue(w, r, q); done || err != nil {
 			return err

@@ -68,7 +68,7 @@ func (a *app) settle(ctx context.Context, id string, q drop.SettleRequest, st se
 // refundNeedsLedger reports whether the ledger has to say what a refund is about. Who names the sale's total can do without,
 // and so can who has named no PostgreSQL.
 func (a *app) refundNeedsLedger(q drop.SettleRequest) bool {
-	return q.Action == drop.ActRefund && q.Total < 0 && (q.Due || a.cfg.DatabaseURL.IsSet())
+	return q.Action == drop.ActRefund && q.Total < 0 && !q.NoRestock && (q.Due || a.cfg.DatabaseURL.IsSet())
 }
 
 func (a *app) carryOut(ctx context.Context, s shop, q drop.SettleRequest, st settling) (reservationView, error) {

@@ -87,7 +87,7 @@ func (d Due) Meant(q SettleRequest) (bool, error) {
 			WithHint("see what is due: dropctl ledger show --refund-due")
 	case q.Due:
 		return true, nil
-	case q.Total >= 0:
+	case q.Total >= 0 || q.NoRestock:
 		return false, nil
 	case d.Open > 0 && d.Sale:
 		return false, fault.New(fault.Conflict, "the reservation %s has both a sale and a payment that paid for no unit", q.ID).

@@ -81,7 +81,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case answer.Break:
-		panic(http.ErrAbortHandler)
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			_ = conn.Close()
+		}
 	case answer.HTTP != 0:
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(answer.HTTP)
