@@ -18,7 +18,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what is missing: Redis >= 7.0, PostgreSQL >= 15, a C compiler
+deps: ## install what is missing: Redis >= 7.0, PostgreSQL >= 15, a C compiler, kcat
 	@sh .ci/deps
 
 .PHONY: demo

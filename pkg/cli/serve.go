@@ -50,7 +50,7 @@ worker, or --with-worker for a small shop.`,
 	cmd.Flags().StringVar(&profiles, "pprof", "", "show profiles at this address of the machine itself, such as 127.0.0.1:6060")
 	cmd.Flags().BoolVar(&document, "openapi", false, "print the OpenAPI document and end")
 	_ = cmd.RegisterFlagCompletionFunc("pprof", cobra.FixedCompletions([]string{"127.0.0.1:6060"}, cobra.ShellCompDirectiveNoFileComp))
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Tasks, config.Paying, config.Metrics)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Tasks, config.Broker, config.Paying, config.Metrics)
 	return cmd
 }
 
@@ -82,7 +82,7 @@ func (a *app) serve(ctx context.Context, s server, profiles string) (err error) 
 	if err = api.CheckCertificate(a.cfg.TLSCertFile, a.cfg.TLSKeyFile); err != nil {
 		return err
 	}
-	if err = wire.CheckTransport(a.cfg, s.withWorker, true); err != nil {
+	if err = wire.CheckTransport(a.cfg, a.getenv, s.withWorker, true); err != nil {
 		return err
 	}
 	if s.listener, err = telemetry.Listen(ctx, a.cfg.Listen); err != nil {

@@ -45,13 +45,13 @@ anybody who can reach that address.`,
 			if o.Only, err = worker.ParseParts(only, wire.HasSource(a.cfg)); err != nil {
 				return err
 			}
-			if err := wire.CheckTransport(a.cfg, true, false); err != nil {
+			if err := wire.CheckTransport(a.cfg, a.getenv, true, false); err != nil {
 				return err
 			}
 			return a.runWorker(cmd.Context(), o, listen)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Paying, config.Metrics)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Broker, config.Paying, config.Metrics)
 	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked, 6 if a lot needs you")

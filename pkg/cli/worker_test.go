@@ -75,5 +75,11 @@ func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
 	expect(2, "", "worker")
 	expect(2, "", "worker", "--only", "nonsense")
 	expect(2, "", "worker", "--transport", "pigeon")
+	if r := expect(2, "", "worker", "--only", "apply"); !strings.Contains(r.err, "read from no queue") {
+		t.Errorf("apply without a queue: %s", r.err)
+	}
+	if r := expect(2, "", "worker", "--transport", "kafka"); !strings.Contains(r.err, "--kafka-brokers") {
+		t.Errorf("kafka without brokers: %s", r.err)
+	}
 	expect(2, "", "status", "--watch=10ms")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-var allGroups = []Group{Global, Redis, Database, API, Serving, Metrics, Stock, Durable, Work, Tasks, Paying, Lag, First}
+var allGroups = []Group{Global, Redis, Database, API, Serving, Metrics, Stock, Durable, Work, Tasks, Broker, Paying, Lag, First}
 
 // resolve is Resolve with flags typed as args, an environment and the text of a config file.
 func resolve(t *testing.T, args []string, env map[string]string, file string) (*Config, error) {

@@ -45,6 +45,18 @@ type Config struct {
 	OutboxMaxBytes       Bytes         `mapstructure:"outbox-max-bytes"`
 	MaxEventsPerSecond   int           `mapstructure:"max-events-per-second"`
 	Transport            string        `mapstructure:"transport"`
+	KafkaBrokers         string        `mapstructure:"kafka-brokers"`
+	KafkaTopic           string        `mapstructure:"kafka-topic"`
+	KafkaGroup           string        `mapstructure:"kafka-group"`
+	KafkaReplicas        int           `mapstructure:"kafka-replicas"`
+	KafkaTLS             bool          `mapstructure:"kafka-tls"`
+	KafkaCAFile          string        `mapstructure:"kafka-ca-file"`
+	KafkaCertFile        string        `mapstructure:"kafka-cert-file"`
+	KafkaKeyFile         string        `mapstructure:"kafka-key-file"`
+	KafkaSASL            string        `mapstructure:"kafka-sasl"`
+	KafkaUsername        string        `mapstructure:"kafka-username"`
+	KafkaPasswordFile    string        `mapstructure:"kafka-password-file"`
+	KafkaPassword        Secret        `mapstructure:"kafka-password"`
 	MaxLag               time.Duration `mapstructure:"max-lag"`
 	TasksQueue           string        `mapstructure:"tasks-queue"`
 	TasksEndpoint        string        `mapstructure:"tasks-endpoint"`
@@ -89,6 +101,7 @@ const (
 	Durable         // what a change has outlived when it is answered
 	Work            // how the worker works
 	Tasks           // the queue of Cloud Tasks, and what it delivers
+	Broker          // how to reach Kafka
 	Lag             // when being behind is a finding
 	Paying          // who charges for what is confirmed
 	First           // read once, when the schema is first created
@@ -202,6 +215,18 @@ func Settings() []Setting {
 		{Name: "tasks-keys-url", Group: Tasks, Default: "https://www.googleapis.com/oauth2/v3/certs", Usage: "where the keys are published that those tokens are signed with"},
 		{Name: "tasks-secret-file", Group: Tasks, Usage: "file of secrets that deliveries may come with instead of a token, one a line; the first is sent"},
 		{Name: "tasks-per-second", Group: Tasks, kind: count, Default: "500", min: 1, max: 500, Usage: "tasks that a worker creates at most; a queue delivers no more than 500/s"},
+		{Name: "kafka-brokers", Group: Broker, Usage: "Kafka or Redpanda brokers, host:port separated by commas"},
+		{Name: "kafka-topic", Group: Broker, Default: "dropctl-events", Usage: "topic of the events, made if there is none"},
+		{Name: "kafka-group", Group: Broker, Default: "dropctl", Usage: "consumer group of the workers"},
+		{Name: "kafka-replicas", Group: Broker, kind: count, Default: "0", max: 100, Usage: "copies of a topic that is made; 0: as the cluster does by default"},
+		{Name: "kafka-tls", Group: Broker, kind: boolean, Usage: "speak TLS with the brokers; implied by the files below"},
+		{Name: "kafka-ca-file", Group: Broker, Usage: "PEM certificates to trust instead of the system's"},
+		{Name: "kafka-cert-file", Group: Broker, Usage: "PEM certificate to show to the brokers"},
+		{Name: "kafka-key-file", Group: Broker, Usage: "PEM private key of that certificate"},
+		{Name: "kafka-sasl", Group: Broker, Default: "none", Choices: []string{"none", "plain", "scram-sha-256", "scram-sha-512"}, Usage: "how to log in"},
+		{Name: "kafka-username", Group: Broker, Usage: "user to log in as"},
+		{Name: "kafka-password-file", Group: Broker, Usage: "file holding the user's password"},
+		{Name: "kafka-password", Group: Unflagged, kind: secret, Usage: "the password, or env:NAME or file:/path; not a flag, which every user of the machine could read"},
 		{Name: "max-lag", Group: Lag, kind: duration, Default: "60s", Usage: "how far the ledger may be behind before it is a finding"},
 		{Name: "payment", Group: Paying, Default: "none", Choices: []string{"none", "webhook"}, Usage: "who charges for confirmed reservations: none (the shop, before it confirms) or webhook"},
 		{Name: "payment-url", Group: Paying, kind: url, Usage: "payment gateway of --payment webhook: https://HOST/PATH"},

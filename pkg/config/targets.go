@@ -47,6 +47,34 @@ func (c *Config) Database(getenv func(string) string) (DatabaseTarget, error) {
 	return DatabaseTarget{URL: u, Password: password}, err
 }
 
+// BrokerTarget says how to reach Kafka.
+type BrokerTarget struct {
+	Brokers  []string
+	Password Secret
+}
+
+// Broker returns the Kafka to use, with the errors of Redis. Of the two places of a password the better one counts, as for
+// the API's key.
+func (c *Config) Broker(getenv func(string) string) (BrokerTarget, error) {
+	if c.KafkaBrokers == "" {
+		return BrokerTarget{}, fault.New(fault.Usage, "no Kafka broker is named").WithField("kafka-brokers").
+			WithHint("name some with --kafka-brokers, %s or kafka-brokers in the config file", EnvName("kafka-brokers"))
+	}
+	t := BrokerTarget{}
+	for broker := range strings.SplitSeq(c.KafkaBrokers, ",") {
+		t.Brokers = append(t.Brokers, strings.TrimSpace(broker))
+	}
+	var err error
+	if c.KafkaPassword.IsSet() && c.rank("kafka-password") > c.rank("kafka-password-file") {
+		var password string
+		password, err = follow("kafka-password", c.KafkaPassword.Reveal(), getenv)
+		t.Password = NewSecret(password)
+	} else {
+		t.Password, err = secretFile("kafka-password-file", c.KafkaPasswordFile)
+	}
+	return t, err
+}
+
 // API returns the HTTP API to use, with the errors of Redis. A key file beats a key that does not come from a better
 // place, as a flag beats the environment.
 func (c *Config) API(getenv func(string) string) (APITarget, error) {

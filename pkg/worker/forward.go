@@ -18,6 +18,7 @@ const (
 	askSeldom  = 2 * time.Second        // the same about one entry that is stuck
 	askBarrier = 200 * time.Millisecond
 	sendLimit  = 30 * time.Second // for one attempt
+	stopLimit  = 3 * time.Second  // for one that a stop finds under way
 	stuckAfter = time.Minute      // without anything arriving, before somebody is called
 )
 
@@ -231,10 +232,12 @@ func (f *forwarder) sendNew(ctx context.Context) error {
 	return f.send(ctx, func(p *parcel) bool { return p.sending == 0 && !p.left })
 }
 
-// send sends some of what is in hand. A stop lets the attempt finish.
+// send sends some of what is in hand. A stop leaves the attempt a moment to finish.
 func (f *forwarder) send(ctx context.Context, which func(*parcel) bool) error {
+	stop := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendLimit)
 	defer cancel()
+	defer context.AfterFunc(stop, func() { time.AfterFunc(stopLimit, cancel) })()
 	bySending := map[int][]*parcel{}
 	for _, p := range f.hand {
 		if which(p) && p.Installation == f.opt.Installation {
