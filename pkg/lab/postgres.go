@@ -2,10 +2,12 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -38,6 +40,7 @@ const pgpass = "pgpass" // the file psql takes the superuser's password from
 // PostgresOptions says how the PostgreSQL server differs from the usual one. The zero value is fine.
 type PostgresOptions struct {
 	NoFsync     bool              // faster; commits survive kill -9 but not a crash of the machine
+	Host        string            // an address besides 127.0.0.1 on which it listens, and where others find it; empty: none
 	Settings    map[string]string // of postgresql.conf; they win over ours
 	Under       []string          // a program with arguments that executes the server, such as env with variables
 	WALDiskSize int64             // bytes of a disk of its own for the write-ahead log (see FillDisk), at least 40 MB; 0: none
@@ -146,7 +149,14 @@ func (p *Postgres) initialise(ctx context.Context) error {
 	if p.disk != nil {
 		args = append(args, "--waldir", p.home.path("wal"))
 	}
-	return p.tool(ctx, "initdb", args...)
+	if err := p.tool(ctx, "initdb", args...); err != nil || p.options.Host == "" {
+		return err
+	}
+	const admitted = "local all all scram-sha-256\nhost all all samenet scram-sha-256\nlocal replication all scram-sha-256\n"
+	if err := p.home.write("data/pg_hba.conf", admitted); err != nil {
+		return fault.Wrap(fault.Unavailable, err, "cannot admit clients of another network")
+	}
+	return nil
 }
 
 // tool runs a program that comes with the server, as the server's user.
@@ -174,7 +184,7 @@ func (p *Postgres) tool(ctx context.Context, program string, args ...string) err
 
 func (p *Postgres) commandLine() []string {
 	settings := map[string]string{
-		"listen_addresses":        "127.0.0.1",
+		"listen_addresses":        loopback,
 		"port":                    strconv.Itoa(p.port),
 		"unix_socket_directories": p.Dir(),
 		"unix_socket_permissions": "0700",
@@ -185,6 +195,9 @@ func (p *Postgres) commandLine() []string {
 		"max_connections":         "200",
 		// In the folder of the data, so that nothing is left elsewhere of a server that was killed.
 		"dynamic_shared_memory_type": "mmap",
+	}
+	if p.options.Host != "" {
+		settings["listen_addresses"] += "," + p.options.Host
 	}
 	if p.options.NoFsync {
 		settings["fsync"] = "off"
@@ -264,8 +277,11 @@ func (p *Postgres) SQL(ctx context.Context, database, statements string) (string
 	return strings.TrimRight(out.String(), "\n"), nil
 }
 
-// Addr returns the TCP address, "127.0.0.1:port". It stays the same for the server's whole life.
-func (p *Postgres) Addr() string { return fmt.Sprintf("127.0.0.1:%d", p.port) }
+// Addr returns the TCP address, "127.0.0.1:port", with the host of its options if they named one. It stays the same for
+// the server's whole life.
+func (p *Postgres) Addr() string {
+	return net.JoinHostPort(cmp.Or(p.options.Host, loopback), strconv.Itoa(p.port))
+}
 
 // Socket returns the path of the unix socket.
 func (p *Postgres) Socket() string { return p.home.path(fmt.Sprintf(".s.PGSQL.%d", p.port)) }

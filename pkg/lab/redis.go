@@ -1,23 +1,29 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
+// loopback is where every server listens.
+const loopback = "127.0.0.1"
+
 // RedisOptions says how the Redis server differs from the usual one. The zero value is fine.
 type RedisOptions struct {
 	Fsync      string   // when the append-only file is synced: "always", "everysec" (default) or "no"
 	Directives []string // more lines of redis.conf, such as "maxmemory 64mb" or "min-replicas-to-write 1"; they win over ours
-	Announce   string   // "127.0.0.1:port" where replicas and Sentinels find it, such as a proxy's; empty: its own address
+	Host       string   // an address besides 127.0.0.1 on which it listens, and where others find it; empty: none
+	Announce   string   // "host:port" where replicas and Sentinels find it, such as a proxy's; empty: its own address
 	Under      []string // a program with arguments that executes the server, such as env with variables
 	DiskSize   int64    // bytes of a disk of its own for its data (see FillDisk); 0: none
 
@@ -27,6 +33,7 @@ type RedisOptions struct {
 // Redis is a private Redis server: append-only file on, no snapshots, noeviction.
 type Redis struct {
 	server
+	host     string
 	port     int
 	password string // empty for a Sentinel
 	announce string
@@ -70,7 +77,7 @@ func tryRedis(ctx context.Context, program string, o RedisOptions, password stri
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{port: port, password: password, announce: o.Announce}
+	r := &Redis{host: cmp.Or(o.Host, loopback), port: port, password: password, announce: o.Announce}
 	if o.DiskSize > 0 {
 		r.data = "data"
 	}
@@ -103,8 +110,12 @@ func tryRedis(ctx context.Context, program string, o RedisOptions, password stri
 
 // listening is what the configurations of Redis and of a Sentinel begin with.
 func (r *Redis) listening() []string {
+	bind := "bind " + loopback
+	if r.host != loopback {
+		bind += " " + r.host
+	}
 	return []string{
-		"bind 127.0.0.1",
+		bind,
 		fmt.Sprintf("port %d", r.port),
 		"unixsocket " + r.Socket(),
 		"unixsocketperm 700",
@@ -131,14 +142,15 @@ func (r *Redis) config(o RedisOptions) []string {
 		"notify-keyspace-events Ex", // the sweeper's wake-up
 		"repl-diskless-sync-delay 0",
 	)
-	if host, port, err := net.SplitHostPort(o.Announce); err == nil {
+	if host, port := r.announced(); o.Announce != "" || r.host != loopback {
 		lines = append(lines, "replica-announce-ip "+host, "replica-announce-port "+port)
 	}
 	return append(lines, o.Directives...)
 }
 
-// Addr returns the TCP address, "127.0.0.1:port". It stays the same for the server's whole life.
-func (r *Redis) Addr() string { return fmt.Sprintf("127.0.0.1:%d", r.port) }
+// Addr returns the TCP address, "127.0.0.1:port", with the host of its options if they named one. It stays the same for
+// the server's whole life.
+func (r *Redis) Addr() string { return net.JoinHostPort(r.host, strconv.Itoa(r.port)) }
 
 // Socket returns the path of the unix socket.
 func (r *Redis) Socket() string { return r.home.path("redis.sock") }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,12 +29,11 @@ func (r *Redis) StartReplica(ctx context.Context, o RedisOptions) (*Redis, error
 	return replica, nil
 }
 
-// announced is where other servers find this one.
+// Announced is where other servers find this one, "host:port".
+func (r *Redis) Announced() string { return cmp.Or(r.announce, r.Addr()) }
+
 func (r *Redis) announced() (host, port string) {
-	host, port, err := net.SplitHostPort(r.announce)
-	if err != nil {
-		return "127.0.0.1", strconv.Itoa(r.port)
-	}
+	host, port, _ = net.SplitHostPort(r.Announced())
 	return host, port
 }
 

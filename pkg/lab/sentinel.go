@@ -41,6 +41,7 @@ func (s *Sentinels) start(ctx context.Context, n int, primary *Redis, replicas i
 		fmt.Sprintf("sentinel auth-pass %s %s", name, primary.password),
 		fmt.Sprintf("sentinel down-after-milliseconds %s 1500", name),
 		fmt.Sprintf("sentinel failover-timeout %s 5000", name),
+		"sentinel announce-ip " + loopback, // not that of the way to the primary
 	}
 	for range n {
 		r, err := startRedis(ctx, RedisOptions{sentinel: directives}, "")

@@ -258,6 +258,66 @@ func TestAConnectionLostInMidCommitIsExactlyOnce(t *testing.T) {
 	}
 }
 
+// The link is cut while the server is at the COMMIT: it waits for a standby that nobody has, and is told to wait no more when
+// nobody can hear it. The same call, repeated over the healed link, has everything once.
+func TestALinkCutInMidCommitIsExactlyOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	server, link := testkit.PostgresAcross(t, lab.PostgresOptions{NoFsync: true})
+	owner := Options{URL: server.SocketURL(lab.Owner, lab.Database)}
+	if _, err := MigrateUp(t.Context(), owner, MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
+		t.Fatal(err)
+	}
+	sql := func(statements string) string {
+		t.Helper()
+		out, err := server.SQL(t.Context(), lab.Database, statements)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	l, err := Open(t.Context(), Options{URL: link.URL(t, server.URL(lab.App, lab.Database)), Timeout: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for name, cut := range map[string]func(){"both ways": link.Cut, "replies": link.CutReplies} {
+		lot := newLot()
+		r := seeded(t, l, lot, 10)
+		r.confirm(r.hold("ann", 3), 3, "pay")
+		events := r.take()
+
+		sql(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()`)
+		answer := make(chan error, 1)
+		go func() { _, err := l.Apply(t.Context(), events, nil); answer <- err }()
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+			return sql(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) == "1", "nobody waits in a commit"
+		})
+		cut()
+		sql(`ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()`)
+		if err := <-answer; !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%s cut: the call returned %v", name, err)
+		}
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+			sold := sql(fmt.Sprintf("SELECT sold FROM lots WHERE lot = '%s'", lot))
+			return sold == "3", name + " cut: behind the cut was sold " + sold
+		})
+		link.Heal()
+		testkit.Eventually(t, 60*time.Second, func() (bool, string) {
+			_, err := l.Apply(t.Context(), events, nil)
+			return err == nil, fmt.Sprintf("%s cut, and healed: %v", name, err)
+		})
+		wantTotals(t, l, lot, 10, 0, 3)
+		finish(t, l, "one", claim(t, l, "one", time.Minute))
+		if s := salesOf(t, l, lot); s != (Sales{Sold: 3, Net: 3}) {
+			t.Errorf("%s cut: sales %+v", name, s)
+		}
+		if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" || v.Units != 3 {
+			t.Errorf("%s cut: verify: %+v, %v", name, v, err)
+		}
+	}
+}
+
 // cut runs a call whose COMMIT is cut.
 func cut(t *testing.T, p *commitCutter, call func() error) {
 	t.Helper()

@@ -490,7 +490,7 @@ func TestASilentServerHoldsUpNoEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy.HoldReplies()
+	proxy.CutReplies()
 	hanging := make(chan error, 1)
 	go func() {
 		_, err := l.KnowsLot(context.WithoutCancel(t.Context()), "lot")

@@ -158,7 +158,7 @@ func TestALookEndsWithItsCaller(t *testing.T) {
 	s := openStock(t, proxy.URL(t, r.URL()), func(o *Options) { o.Timeout = 10 * time.Second })
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 5})
 	wantUnknown(t, s, lot, "ann", "k", true)
-	proxy.HoldReplies()
+	proxy.CutReplies()
 	var others sync.WaitGroup
 	others.Go(func() { wantUnknown(t, s, lot, "ann", "k", true) })
 	inParallel(20, func(i int) {

@@ -75,8 +75,8 @@ func (p *FaultyProxy) HoldRequests() {
 	p.requestsHeld = true
 }
 
-// HoldReplies cuts the other way: requests reach the server and are carried out, replies wait for Heal.
-func (p *FaultyProxy) HoldReplies() {
+// CutReplies cuts the other way: requests reach the server and are carried out, replies wait for Heal.
+func (p *FaultyProxy) CutReplies() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.repliesHeld = true

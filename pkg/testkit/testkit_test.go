@@ -175,7 +175,7 @@ func TestHeldRequestsArriveAfterHealing(t *testing.T) {
 		arrived string // at the server before the link is healed
 	}{
 		{"requests", p.HoldRequests, "0"},
-		{"replies", p.HoldReplies, "1"},
+		{"replies", p.CutReplies, "1"},
 	} {
 		do(t, r, "DEL", "bottles")
 		if err := c.Ping(t.Context()).Err(); err != nil {

@@ -262,29 +262,47 @@ func TestAReplicaThatAttachesFreezesNothing(t *testing.T) {
 	}
 }
 
-// Both sides of a cut may sell for a moment. The side that lost its replicas has to stop by itself.
+// Both sides of a cut may sell for a moment. The side that lost its replicas has to stop by itself: where its connections
+// break, and where packets are lost and nobody is told.
 func TestASplitBrainStopsSellingAndLeavesNothingTwice(t *testing.T) {
 	testkit.Long(t)
-	t.Parallel()
-	const lag = 2 * time.Second
-	w := testkit.Watched(t, 2, lab.RedisOptions{Directives: []string{"min-replicas-to-write 1", "min-replicas-max-lag 2"}})
+	for name, watched := range map[string]func(testing.TB, int, ...lab.RedisOptions) *testkit.WatchedRedis{
+		"connections break": testkit.Watched, "packets are lost": testkit.WatchedAcross,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const lag = 2 * time.Second
+			w := watched(t, 2, lab.RedisOptions{Directives: []string{"min-replicas-to-write 1", "min-replicas-max-lag 2"}})
+			splitBrain(t, w, lag)
+		})
+	}
+}
+
+func splitBrain(t *testing.T, w *testkit.WatchedRedis, lag time.Duration) {
 	primary := w.Servers[0]
 	db := testkit.Postgres(t)
 	s := newShopAt(t, primary, w.URL(), db.Server, db.Name)
 	s.load(t, "truffle", 100_000)
+	s.load(t, "bottle", 30)
 	s.start(t, worker.Options{})
-	s.sellsWithin(t, "truffle", 10*time.Second)
+	s.sellsWithin(t, "truffle", 20*time.Second)
+	if sold := s.sellConfirmed(t, "bottle", "both", 10); sold != 10 {
+		t.Fatalf("%d bottles sold", sold)
+	}
+	s.agreesWithin(t, 30*time.Second)
 	in := s.ledger.Installation()
 	cutOff, err := stock.Open(stock.Options{URL: primary.SocketURL(), Installation: in.ID, Shards: in.Shards})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = cutOff.Close() }()
-	old := (&shop{stock: cutOff, ledger: s.ledger}).buyers(t, "truffle")
-	old.awaitAccepted(t, 20, 10*time.Second)
+	island := &shop{stock: cutOff, ledger: s.ledger}
+	old := island.buyers(t, "truffle")
+	old.awaitAccepted(t, 20, 20*time.Second)
 
 	w.Isolate(primary)
 	cut := time.Now()
+	there := island.sellConfirmed(t, "bottle", "cut off", 20) // as far as it still sells
 	last := cut // when the side that is cut off sold last
 	for sold, _, _ := old.count(); time.Since(cut) < lag+4*time.Second; time.Sleep(10 * time.Millisecond) {
 		if now, _, _ := old.count(); now > sold {
@@ -295,10 +313,16 @@ func TestASplitBrainStopsSellingAndLeavesNothingTwice(t *testing.T) {
 		t.Errorf("it sold for %v", took)
 	}
 	w.AwaitFailover(t, primary)
-	s.sellsWithin(t, "truffle", 40*time.Second)
+	s.sellsWithin(t, "truffle", 60*time.Second)
 	t.Logf("the side that was cut off sold for %v; the other sold after %v", last.Sub(cut).Round(10*time.Millisecond), time.Since(cut).Round(10*time.Millisecond))
+	before := s.watermark(t, "truffle").Epoch
+	if before < 2 {
+		t.Errorf("the lot sells in epoch %d: it was not compared", before)
+	}
+	s.sellsWithin(t, "bottle", 60*time.Second)
+	here := s.sellConfirmed(t, "bottle", "elsewhere", 19)
 	w.Rejoin(primary)
-	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+	testkit.Eventually(t, 60*time.Second, func() (bool, string) {
 		still, err := primary.IsPrimary(t.Context())
 		return err == nil && !still, "the old primary does not follow"
 	})
@@ -307,6 +331,26 @@ func TestASplitBrainStopsSellingAndLeavesNothingTwice(t *testing.T) {
 	s.sellsWithin(t, "truffle", 20*time.Second)
 	s.agreesWithin(t, 20*time.Second)
 	s.nothingTwice(t)
+	sold, err := strconv.Atoi(s.sql(t, `SELECT sum(units) FROM order_ledger WHERE lot = 'bottle'`))
+	t.Logf("of 20 bottles %d were confirmed on the side that was cut off, %d on the other; in all the ledger has sold %d of 30", there, here, sold)
+	if err != nil || sold < 10+here || sold > 30 {
+		t.Errorf("the ledger has sold %d, %v", sold, err)
+	}
+}
+
+// sellConfirmed sells one unit each to n users, as far as there is any, and returns how many were told that they have bought.
+func (s *shop) sellConfirmed(t testing.TB, lot drop.LotID, name string, n int) (sold int) {
+	t.Helper()
+	for i := range n {
+		id, err := s.hold(t.Context(), lot, fmt.Sprintf("%s-%d", name, i), time.Hour)
+		if err == nil {
+			_, err = s.stock.Settle(t.Context(), drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: "paid"})
+		}
+		if err == nil {
+			sold++
+		}
+	}
+	return sold
 }
 
 // nothingTwice checks that every hold in the ledger is one that Redis, as it is now, gave out.
