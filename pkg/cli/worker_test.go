@@ -81,5 +81,11 @@ func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
 	if r := expect(2, "", "worker", "--transport", "kafka"); !strings.Contains(r.err, "--kafka-brokers") {
 		t.Errorf("kafka without brokers: %s", r.err)
 	}
+	if r := expect(2, "", "worker", "--transport", "cloudtasks"); !strings.Contains(r.err, "--tasks-queue") {
+		t.Errorf("without a task queue:\n%s", r.err)
+	}
+	if r := expect(2, "", "serve", "--transport", "cloudtasks"); !strings.Contains(r.err, "--tasks-service-account") {
+		t.Errorf("without anybody to trust:\n%s", r.err)
+	}
 	expect(2, "", "status", "--watch=10ms")
 }

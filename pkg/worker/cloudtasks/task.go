@@ -132,11 +132,11 @@ func decode(body []byte) (task, error) {
 			err = errors.New("there is something behind it")
 		}
 	}
-	if newer(body) {
-		return task{}, fault.New(fault.Unavailable, "the task was written by a newer dropctl").WithHint("update this server: a task that it refuses comes again")
-	}
 	if err == nil {
 		err = t.check(body)
+	}
+	if err != nil && newer(body) {
+		return task{}, fault.New(fault.Unavailable, "the task was written by a newer dropctl").WithHint("update this server: a task that it refuses comes again")
 	}
 	if err != nil {
 		return task{}, fault.Wrap(fault.Invalid, err, "the body is not a task of dropctl").WithField("body")
