@@ -33,7 +33,9 @@ const (
 type node struct {
 	name    string
 	client  *redis.Client
-	slots   chan struct{}               // calls in flight, so that a server which hangs holds up no other
+	lanes   lanes
+	slots   chan struct{}               // pipelines in flight, those of looks too
+	moves   atomic.Int64                // how often its lanes had to be opened anew
 	refusal atomic.Pointer[fault.Error] // what callers are told while the breaker is not closed
 	breaker *gobreaker.CircuitBreaker[struct{}]
 
@@ -50,9 +52,14 @@ type node struct {
 // refused is why no call may go to the shard's server now, or nil.
 func (sh *shard) refused() error {
 	if n := sh.home.Load(); n != nil {
-		if e := n.refusal.Load(); e != nil {
-			return e
-		}
+		return n.refused()
+	}
+	return nil
+}
+
+func (n *node) refused() error {
+	if e := n.refusal.Load(); e != nil {
+		return e
 	}
 	return nil
 }
@@ -99,6 +106,7 @@ func (s *Stock) move(sh *shard, client *redis.Client) *node {
 	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
 		unused := !s.hasShard(n)
 		if unused {
+			n.release()
 			s.opt.Metrics.Breaker.DeleteLabelValues(n.name)
 		}
 		return unused
@@ -107,7 +115,7 @@ func (s *Stock) move(sh *shard, client *redis.Client) *node {
 }
 
 func (s *Stock) newNode(client *redis.Client) *node {
-	n := &node{name: s.target, client: client, slots: make(chan struct{}, s.slots), dial: s.opt.DialTimeout}
+	n := &node{name: s.target, client: client, slots: make(chan struct{}, lanesPerServer+looksInFlight), dial: s.opt.DialTimeout}
 	if _, many := s.server.(clustered); many {
 		n.name = client.Options().Addr
 	}

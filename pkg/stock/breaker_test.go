@@ -128,10 +128,8 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 	wantRefusedAtOnce(t, s, lot)
 	// What was sent ends with its socket's time limit; everybody else is told at once, and nothing piles up.
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-		sh := s.shardOf(lot)
-		sh.mu.Lock()
-		defer sh.mu.Unlock()
-		return len(sh.queue) == 0 && sh.busy == 0, fmt.Sprintf("%d requests wait, %d lanes are busy", len(sh.queue), sh.busy)
+		waiting, busy := underWay(s, lot)
+		return waiting == 0 && busy == 0, fmt.Sprintf("%d requests wait, %d lanes are busy", waiting, busy)
 	})
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return refused.Load() > callers, "few are refused" })
 	if now := runtime.NumGoroutine(); now > goroutines+20 {
@@ -163,6 +161,18 @@ func TestAServerThatHangsHoldsNobody(t *testing.T) {
 	wantHistory(t, s, rdb, lot)
 }
 
+// underWay returns how many requests wait in the shard of a lot, and how many lanes of its server are busy.
+func underWay(s *Stock, lot drop.LotID) (waiting, busy int) {
+	sh := s.shardOf(lot)
+	sh.mu.Lock()
+	waiting = len(sh.queue)
+	sh.mu.Unlock()
+	home := sh.home.Load()
+	home.lanes.mu.Lock()
+	defer home.lanes.mu.Unlock()
+	return waiting, home.lanes.busy
+}
+
 // TestWhatWaitsIsNotSentToAServerThatHangs: while Redis hangs, a call is sent. Those behind it, for which another connection
 // would have to be made, are answered when the breaker opens, and Redis never gets them.
 func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
@@ -177,10 +187,8 @@ func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
 		}
 	})
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-		sh := s.shardOf(lot)
-		sh.mu.Lock()
-		defer sh.mu.Unlock()
-		return len(sh.queue) == 0 && sh.busy == 1, "nothing is sent"
+		waiting, busy := underWay(s, lot)
+		return waiting == 0 && busy == 1, "nothing is sent"
 	})
 	const callers = 100
 	start := time.Now()

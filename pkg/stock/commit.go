@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,12 +13,13 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Group commit: requests that arrive while the shard's lanes are busy are sent together, in one script call for all of
-// them. There is no timer: an idle lane sends at once, and a loaded one sends what has gathered meanwhile.
+// Group commit: requests that arrive while the lanes of a server are busy are sent together, in one script call for all of
+// a shard's, and in one pipeline for all shards. There is no timer: an idle lane sends at once, and a loaded one sends
+// what has gathered meanwhile.
 const (
-	lanesPerShard = 2   // script calls of one shard in flight
-	callsInFlight = 8   // script calls in flight over all shards of a server: with many lots, fewer and larger calls cost less
-	maxBatch      = 512 // requests of one kind in a call
+	lanesPerServer = 2   // pipelines of a server in flight
+	looksInFlight  = 8   // and of looks, see known.go
+	maxBatch       = 512 // requests of one kind in a call
 )
 
 // kind tells the requests a batch is made of.
@@ -58,26 +58,27 @@ type result struct {
 	err   error
 }
 
-// shard gathers the requests of its lots and runs the lanes.
+// shard gathers the requests of its lots until a lane of its server takes them.
 type shard struct {
 	stock  *Stock
 	number int
 	keys   shardKeys
-	moves  atomic.Int64         // how often a lane was told that the shard lives elsewhere
-	home   atomic.Pointer[node] // where it lives, as far as known
+	home   atomic.Pointer[node] // the server where it lives, as far as known
+	moves  atomic.Int64         // how often a server said that it lives elsewhere
+	sought atomic.Int64         // moves when it was last found
 	known  lookups
 	seen   seenOutbox
 
 	mu     sync.Mutex
 	queue  []*request
-	busy   int
-	idle   []*lane
+	called bool // somebody is about to take the queue
 	closed bool
 }
 
 func newShard(s *Stock, number int) *shard {
 	sh := &shard{stock: s, number: number, keys: keysOf(number)}
-	sh.known.lane = &lane{shard: sh}
+	sh.sought.Store(-1)
+	sh.known.lane = &lane{stock: s}
 	return sh
 }
 
@@ -121,7 +122,7 @@ func (s *Stock) notSent(err error) error {
 	return fault.Wrap(fault.Unavailable, err, "Redis at %s is too slow; the request was not sent", s.target).WithHint("try again")
 }
 
-// submit queues a request and sees to it that a lane drives, unless the shard takes no calls.
+// submit queues a request and sees to it that a lane takes it, unless the shard takes no calls.
 func (sh *shard) submit(r *request) error {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -132,53 +133,147 @@ func (sh *shard) submit(r *request) error {
 		return err
 	}
 	sh.queue = append(sh.queue, r)
-	if sh.busy >= lanesPerShard {
-		return nil
-	}
-	sh.busy++
-	l := &lane{shard: sh}
-	if n := len(sh.idle); n > 0 {
-		l, sh.idle = sh.idle[n-1], sh.idle[:n-1]
-	}
-	sh.stock.lanes.Add(1)
-	go sh.drive(l)
+	sh.call()
 	return nil
 }
 
-// drive sends batches on a lane until nothing waits. The connection is made ready before the lane takes one of its
-// server's slots.
-func (sh *shard) drive(l *lane) {
-	defer sh.stock.lanes.Done()
-	var b batch
+// call tells the lanes of the shard's server, which may have to be found first, that requests wait. The caller holds the
+// shard's mutex.
+func (sh *shard) call() {
+	if sh.called {
+		return
+	}
+	sh.called = true
+	if sh.located() {
+		sh.home.Load().serve(sh)
+		return
+	}
+	sh.stock.lanes.Go(func() {
+		if err := sh.seek(context.Background()); err != nil {
+			sh.mu.Lock()
+			sh.called = false
+			sh.mu.Unlock()
+			sh.flush(wireFault(sh.stock.target, err, false))
+			return
+		}
+		sh.home.Load().serve(sh)
+	})
+}
+
+// located reports whether it is known where the shard lives.
+func (sh *shard) located() bool { return sh.sought.Load() == sh.moves.Load() }
+
+// seek finds out where the shard lives, unless that is known.
+func (sh *shard) seek(ctx context.Context) error {
+	if err := sh.refused(); err != nil {
+		return err
+	}
+	moves := sh.moves.Load()
+	if sh.sought.Load() == moves {
+		return nil
+	}
+	client, err := sh.stock.server.node(ctx, sh.keys.meta)
+	if err != nil {
+		sh.stock.lost()
+		return err
+	}
+	sh.stock.settle(sh, client)
+	sh.sought.Store(moves)
+	return nil
+}
+
+// lanes are those of a server, and the shards whose requests they have to take.
+type lanes struct {
+	mu     sync.Mutex
+	shards []*shard // each once
+	busy   int
+	idle   []*lane
+}
+
+// serve lets a lane take the requests of a shard.
+func (n *node) serve(sh *shard) {
+	n.lanes.mu.Lock()
+	defer n.lanes.mu.Unlock()
+	n.lanes.shards = append(n.lanes.shards, sh)
+	if n.lanes.busy >= lanesPerServer {
+		return
+	}
+	n.lanes.busy++
+	l := &lane{stock: sh.stock, home: n}
+	if last := len(n.lanes.idle) - 1; last >= 0 {
+		l, n.lanes.idle = n.lanes.idle[last], n.lanes.idle[:last]
+	}
+	sh.stock.lanes.Add(1)
+	go n.drive(l)
+}
+
+// drive sends what waits on a lane until nothing does. The connection is made ready first, and what gathers meanwhile goes
+// with it.
+func (n *node) drive(l *lane) {
+	defer l.stock.lanes.Done()
+	var shards []*shard
+	var batches []*batch
 	for {
 		// The lane's own limits end a call: dialling and the socket both have timeouts.
 		ctx := context.Background()
 		err := l.ready(ctx)
 		free := l.enter(err)
-		more := sh.fill(&b, l)
-		if more {
-			b.send(ctx, l, err)
+		shards = n.take(l, shards[:0])
+		for len(batches) < len(shards) {
+			batches = append(batches, &batch{})
 		}
+		if err == nil {
+			err = l.meet(ctx, shards)
+		}
+		for i, sh := range shards {
+			sh.fill(batches[i], n)
+		}
+		l.send(ctx, batches[:len(shards)], err)
 		free()
-		if !more {
+		if len(shards) == 0 {
 			return
 		}
-		// Let the callers just answered put their next requests into the batch that follows.
+		// Let the callers just answered put their next requests into the batches that follow.
 		runtime.Gosched()
 	}
 }
 
-// fill moves what waits into the batch. If nothing does, the lane becomes idle.
-func (sh *shard) fill(b *batch, l *lane) bool {
+// take moves the first of the shards whose requests wait into a list: not all of them, so that while the others are sent on
+// the next lane requests of these gather. If there are none, the lane becomes idle.
+func (n *node) take(l *lane, list []*shard) []*shard {
+	n.lanes.mu.Lock()
+	defer n.lanes.mu.Unlock()
+	first := (len(n.lanes.shards) + lanesPerServer - 1) / lanesPerServer
+	list = append(list, n.lanes.shards[:first]...)
+	n.lanes.shards = slices.Delete(n.lanes.shards, 0, first)
+	if first == 0 {
+		n.lanes.busy--
+		n.lanes.idle = append(n.lanes.idle, l)
+	}
+	return list
+}
+
+// release closes the connections of the lanes that are idle.
+func (n *node) release() {
+	n.lanes.mu.Lock()
+	defer n.lanes.mu.Unlock()
+	for _, l := range n.lanes.idle {
+		l.close()
+	}
+}
+
+// fill moves what waits into the batch, unless the shard lives elsewhere by now. What is left calls again.
+func (sh *shard) fill(b *batch, n *node) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	b.take(sh)
-	if b.empty() {
-		sh.busy--
-		sh.idle = append(sh.idle, l)
-		return false
+	sh.called = false
+	b.reset(sh)
+	if sh.home.Load() == n {
+		b.take()
 	}
-	return true
+	if len(sh.queue) > 0 {
+		sh.call()
+	}
 }
 
 // shut refuses further requests of the shard.
@@ -188,249 +283,7 @@ func (sh *shard) shut() {
 	sh.mu.Unlock()
 }
 
-// batch is what one pipeline carries: a reserve call, a settle call and single calls.
-type batch struct {
-	reserve, settle group
-	calls           []*request
-	rivals          map[rivalry]struct{}
-}
-
-type rivalry struct {
-	kind kind
-	lot  drop.LotID
-	name string
-}
-
-// group is the requests of one kind, by lot in order of arrival.
-type group struct {
-	kind  kind
-	lots  []drop.LotID
-	byLot map[drop.LotID][]*request
-	n     int
-	lone  int // how many of the lots, from the first on, go as lots with one request (reserve)
-}
-
-func (g *group) add(r *request) {
-	if g.byLot == nil {
-		g.byLot = make(map[drop.LotID][]*request)
-	}
-	if _, seen := g.byLot[r.lot]; !seen {
-		g.lots = append(g.lots, r.lot)
-	}
-	g.byLot[r.lot] = append(g.byLot[r.lot], r)
-	g.n++
-}
-
-func (g *group) reset() {
-	g.lots = g.lots[:0]
-	clear(g.byLot)
-	g.n, g.lone = 0, 0
-}
-
-// leadLone moves the lots with one request to the front, as far as they all ask for the same.
-func (g *group) leadLone() {
-	var asked *drop.ReserveRequest
-	for i, lot := range g.lots {
-		rs := g.byLot[lot]
-		q := &rs[0].reserve
-		if len(rs) > 1 || q.Replace || asked != nil && (q.Qty != asked.Qty || q.Hold != asked.Hold) {
-			continue
-		}
-		asked = q
-		g.lots[g.lone], g.lots[i] = lot, g.lots[g.lone]
-		g.lone++
-	}
-}
-
-func (b *batch) empty() bool { return b.reserve.n == 0 && b.settle.n == 0 && len(b.calls) == 0 }
-
-// take moves requests from the queue into the batch. What does not fit, or has a rival in it, stays in order.
-func (b *batch) take(sh *shard) {
-	b.reserve.reset()
-	b.settle.reset()
-	b.calls = b.calls[:0]
-	if b.rivals == nil {
-		b.rivals = make(map[rivalry]struct{})
-	}
-	clear(b.rivals)
-	rest := sh.queue[:0]
-	for _, r := range sh.queue {
-		switch {
-		case r.state.Load() == gone:
-		case !b.admit(r):
-			rest = append(rest, r)
-		case !r.state.CompareAndSwap(waiting, taken):
-		case r.kind == reserveKind:
-			b.reserve.add(r)
-		case r.kind == settleKind:
-			b.settle.add(r)
-		default:
-			b.calls = append(b.calls, r)
-		}
-	}
-	clear(sh.queue[len(rest):])
-	sh.queue = rest
-}
-
-// admit reports whether the batch has room for the request and no rival of it, and notes it.
-func (b *batch) admit(r *request) bool {
-	switch r.kind {
-	case reserveKind:
-		if b.reserve.n >= maxBatch {
-			return false
-		}
-	case settleKind:
-		if b.settle.n >= maxBatch {
-			return false
-		}
-	default:
-		return len(b.calls) < maxBatch
-	}
-	k := rivalry{r.kind, r.lot, r.rival}
-	if _, there := b.rivals[k]; there {
-		return false
-	}
-	b.rivals[k] = struct{}{}
-	return true
-}
-
-// send runs the batch on the lane and answers every request in it; notReady is why the lane has no connection.
-func (b *batch) send(ctx context.Context, l *lane, notReady error) {
-	sh := l.shard
-	if notReady == nil && l.weak != nil { // buyers are told no, all others what they then have
-		for _, g := range []*group{&b.reserve, &b.settle} {
-			g.deliver(sh, answer{err: l.weak})
-			g.reset()
-		}
-	}
-	var calls []*invocation
-	if b.reserve.n > 0 {
-		calls = append(calls, b.reserve.invocation(sh, reserveKind))
-		sh.stock.opt.Metrics.BatchSize.WithLabelValues(lua.Reserve).Observe(float64(b.reserve.n))
-	}
-	if b.settle.n > 0 {
-		calls = append(calls, b.settle.invocation(sh, settleKind))
-		sh.stock.opt.Metrics.BatchSize.WithLabelValues(lua.Settle).Observe(float64(b.settle.n))
-	}
-	for _, r := range b.calls {
-		calls = append(calls, r.call)
-	}
-	answers := l.run(ctx, calls, notReady)
-	i := 0
-	for _, g := range []*group{&b.reserve, &b.settle} {
-		if g.n > 0 {
-			g.deliver(sh, answers[i])
-			i++
-		}
-	}
-	for j, r := range b.calls {
-		r.done <- result{reply: answers[i+j].reply, err: answers[i+j].fault()}
-	}
-}
-
-// takeBack is how many due attempts a reserve or settle call looks at in all before it answers `again`.
-const takeBack = 1024
-
-// invocation writes the group as ARGV: columns for reserve, rows for settle (see the scripts).
-func (g *group) invocation(sh *shard, k kind) *invocation {
-	g.kind = k
-	if k == reserveKind {
-		g.leadLone()
-	}
-	inv := &invocation{keys: sh.keys.gated(g.lots...)}
-	if k == reserveKind {
-		inv.script = scripts["reserve"]
-		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g)}
-		return inv
-	}
-	inv.script = scripts["settle"]
-	inv.args = make([]string, 0, 2+2*len(g.lots)+7*g.n)
-	inv.args = append(inv.args, strconv.Itoa(takeBack), strconv.Itoa(len(g.lots)))
-	for _, lot := range g.lots {
-		rs := g.byLot[lot]
-		inv.args = append(inv.args, string(lot), strconv.Itoa(len(rs)))
-		for _, r := range rs {
-			inv.args = append(inv.args, r.row[:]...)
-		}
-	}
-	return inv
-}
-
-// deliver gives each request of the group its line. A request told `again` goes back into the queue: due holds are
-// left that it may yet get.
-func (g *group) deliver(sh *shard, a answer) {
-	for i, lot := range g.lots {
-		head, lines := g.part(a.reply, i)
-		err := a.err
-		if err == nil {
-			err = a.reply.fault("lot " + string(lot))
-		}
-		if err == nil && head == "!" {
-			code, detail, _ := strings.Cut(lines, "\t")
-			err = reply{status: code, detail: detail}.fault("lot " + string(lot))
-		}
-		next := linesOf(head, lines)
-		for _, r := range g.byLot[lot] {
-			if err != nil {
-				r.done <- result{err: err}
-				continue
-			}
-			line := next()
-			if line == "again" {
-				r.state.Store(waiting)
-				sh.requeue(r)
-				continue
-			}
-			r.done <- result{reply: a.reply, head: head, line: line, err: a.unsafe}
-		}
-	}
-}
-
-// part is what a reply says of the i-th lot: a head and the lines of its requests.
-func (g *group) part(r reply, i int) (head, lines string) {
-	switch {
-	case i >= g.lone && g.kind == settleKind:
-		return r.text(2 * i), r.text(2*i + 1)
-	case i >= g.lone:
-		at := 1 + g.lone + 2*(i-g.lone)
-		return r.text(at), r.text(at + 1)
-	}
-	if why, shut := strings.CutPrefix(r.text(1+i), "!!\t"); shut {
-		return "!", why
-	}
-	return r.text(0), r.text(1 + i)
-}
-
-// linesOf returns the requests' lines one by one. Of a batch (its head ends in the base) only those that were not held
-// with it have one, starting with their index; the others get their n.
-func linesOf(head, lines string) func() string {
-	cut := func() (line string) {
-		line, lines, _ = strings.Cut(lines, "\n")
-		return line
-	}
-	f := strings.Split(head, "\t")
-	if len(f) != 4 {
-		return cut
-	}
-	n, err := strconv.ParseInt(f[3], 10, 64)
-	if err != nil {
-		return cut
-	}
-	index := 0
-	odd, line, _ := strings.Cut(cut(), "\t")
-	return func() string {
-		index++
-		if odd == strconv.Itoa(index) {
-			answer := line
-			odd, line, _ = strings.Cut(cut(), "\t")
-			return answer
-		}
-		n++
-		return strconv.FormatInt(n, 10)
-	}
-}
-
-// requeue puts a request back; the driving lane takes it with its next batch.
+// requeue puts a request back, for a lane to take with its next batch.
 func (sh *shard) requeue(r *request) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -439,12 +292,13 @@ func (sh *shard) requeue(r *request) {
 		return
 	}
 	sh.queue = append(sh.queue, r)
+	sh.call()
 }
 
-// script runs one script call of its own on the shard's lanes.
+// script runs one script call of its own on the lanes of the shard's server.
 func (s *Stock) script(ctx context.Context, sh *shard, name string, keys, args []string) (reply, error) {
 	r := newRequest(callKind, "")
-	r.call = &invocation{script: scripts[name], keys: keys, args: args}
+	r.call = &invocation{shard: sh, script: scripts[name], keys: keys, args: args}
 	res, err := s.do(ctx, sh, r)
 	if name == lua.Snapshot && fault.Is(err, fault.OutcomeUnknown) {
 		err = wireFault(s.target, errors.Unwrap(err), false) // a look has no outcome

@@ -42,7 +42,7 @@ func (s *Stock) ShardState(ctx context.Context, n int) (drop.ShardState, error) 
 		if try == tries {
 			return drop.ShardState{}, fault.New(fault.Unavailable, "the server of shard %d at %s changes its role", n, s.target).WithHint("try again in a moment")
 		}
-		sh.moves.Add(1)
+		sh.home.Load().moves.Add(1)
 	}
 }
 

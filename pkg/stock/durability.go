@@ -48,7 +48,7 @@ const recheck = time.Second
 // assure finds out how the lane's server gives the level that is asked for, or why it cannot. Whether there are enough
 // replicas every wait tells anew.
 func (l *lane) assure(ctx context.Context) error {
-	s := l.shard.stock
+	s := l.stock
 	if s.level.replicas > 0 {
 		l.wait = s.waitReplicas()
 	}
@@ -152,25 +152,40 @@ func (s *Stock) judgeDisk(info map[string]string, q question) (wait []any, weak 
 	return nil, "it syncs its append-only file later (appendfsync " + fsync + "), and has no WAITAOF"
 }
 
-// proof is the end of a pipeline on a lane whose level has to be waited for: a fence, then the one wait for everything
-// before it. Redis promises of a wait no more than that it covers what its own connection wrote; but a replay, or a
-// refusal because of somebody's hold, tells of what another connection wrote. The fence is a write of our own behind
-// all that the batch has seen, so that no answer tells of a hold that can still be lost.
+// proof is the end of a pipeline on a lane whose level has to be waited for: a fence for each shard, then the one wait for
+// everything before it. Redis promises of a wait no more than that it covers what its own connection wrote; but a replay, or
+// a refusal because of somebody's hold, tells of what another connection wrote. A fence is a write of our own behind
+// all that the shard's batch has seen, so that no answer tells of a hold that can still be lost.
 type proof struct {
-	fence *invocation
-	wait  *redis.Cmd // of the newest pipeline
+	fences []*invocation
+	wait   *redis.Cmd // of the newest pipeline; nil without fences
 }
 
-// prove prepares the proof for some invocations; nil if they need none.
+// prove prepares the proof for some invocations, without fences if they need none.
 func (l *lane) prove(calls []*invocation) *proof {
-	if l.wait == nil || !slices.ContainsFunc(calls, (*invocation).promises) {
+	p := &proof{}
+	if l.wait == nil {
+		return p
+	}
+	for _, c := range calls {
+		if c.promises() && p.fence(c.shard) < 0 {
+			p.fences = append(p.fences, &invocation{shard: c.shard, script: scripts[lua.Fence], keys: []string{c.shard.keys.meta}})
+		}
+	}
+	return p
+}
+
+// fence returns which of the fences is a shard's, -1 for none.
+func (p *proof) fence(sh *shard) int {
+	return slices.IndexFunc(p.fences, func(f *invocation) bool { return f.shard == sh })
+}
+
+// missing says what the batch of a shard lacks to be as durable as asked, given the answers to the fences; nil if nothing.
+func (p *proof) missing(s *Stock, sh *shard, fences []answer) error {
+	if p.wait == nil {
 		return nil
 	}
-	return &proof{fence: &invocation{script: scripts[lua.Fence], keys: []string{l.shard.keys.meta}}}
-}
-
-// missing says what the batch lacks to be as durable as asked, given the answer to the fence; nil if nothing.
-func (p *proof) missing(s *Stock, fence answer) error {
+	fence := fences[p.fence(sh)]
 	synced, err := reached(p.wait)
 	switch {
 	case fence.reply.status != "ok": // the wait may have stood behind nothing

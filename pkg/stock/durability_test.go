@@ -462,3 +462,43 @@ func readValue(r *bufio.Reader) (raw []byte, words []string, err error) {
 	}
 	return raw, words, nil
 }
+
+// TestShardsTravelTogether: requests for many shards need few waits for the replica, and a shard that is shut, whose fence
+// writes nothing, leaves the others theirs.
+func TestShardsTravelTogether(t *testing.T) {
+	t.Parallel()
+	const shards = 16
+	primary, _ := testkit.Replicated(t, 1)
+	s := openStock(t, primary.URL(), durable("replicas=1"), func(o *Options) { o.Shards = shards })
+	var qs []drop.ReserveRequest
+	for n := range shards {
+		name := 0
+		for drop.LotID("lot-"+strconv.Itoa(name)).Shard(shards) != n {
+			name++
+		}
+		lot := newLot(t, s, drop.Definition{Lot: drop.LotID("lot-" + strconv.Itoa(name)), Stock: 5})
+		qs = append(qs, one(lot, "ann"))
+	}
+	const shut = 3
+	door, err := s.ShardState(t.Context(), shut)
+	if err == nil {
+		err = s.Freeze(t.Context(), door, fault.FreezeOperator)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rdb := rawClient(t, primary)
+	before := calls(t, rdb, "wait")
+	outs, errs := together(t, s, qs)
+	for n, err := range errs {
+		switch {
+		case n == shut:
+			wantCode(t, err, fault.LotFrozen)
+		case err != nil || outs[n].Reservation.ID.Lot != qs[n].Lot:
+			t.Errorf("shard %d: %+v, %v", n, outs[n], err)
+		}
+	}
+	if waits := calls(t, rdb, "wait") - before; waits < 1 || waits > shards/2 {
+		t.Errorf("%d waits for %d shards", waits, shards)
+	}
+}

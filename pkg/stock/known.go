@@ -86,11 +86,18 @@ func (sh *shard) driveLooks() {
 	l := sh.known.lane
 	var batch []*look
 	for {
-		err := l.ready(ctx)
+		err := sh.seek(ctx)
+		if err == nil {
+			l.lead(sh.home.Load())
+			err = l.ready(ctx)
+		}
+		if err == nil {
+			err = l.meet(ctx, []*shard{sh})
+		}
 		free := l.enter(err)
 		batch = sh.takeLooks(batch[:0])
 		if len(batch) > 0 {
-			l.answer(ctx, batch, err)
+			l.answer(ctx, sh, batch, err)
 		}
 		free()
 		if len(batch) == 0 {
@@ -121,8 +128,8 @@ func (sh *shard) takeLooks(batch []*look) []*look {
 }
 
 // answer sends the looks in one pipeline and answers each of them.
-func (l *lane) answer(ctx context.Context, batch []*look, notReady error) {
-	s, keys := l.shard.stock, l.shard.keys
+func (l *lane) answer(ctx context.Context, sh *shard, batch []*look, notReady error) {
+	s, keys := l.stock, sh.keys
 	byLot := make(map[drop.LotID][]*look)
 	for _, k := range batch {
 		byLot[k.lot] = append(byLot[k.lot], k)
@@ -147,29 +154,27 @@ func (l *lane) answer(ctx context.Context, batch []*look, notReady error) {
 	_, err := pipe.Exec(ctx)
 	s.opt.Metrics.BatchSize.WithLabelValues(lookName).Observe(float64(len(batch)))
 	s.opt.Metrics.CallSeconds.WithLabelValues(lookName).Observe(time.Since(start).Seconds())
-	l.checked(ctx, err)
+	l.checked(ctx, sh, err)
 	if err := meta.Err(); err != nil {
 		answerAll(batch, s.commandFault(keys.meta, err))
 		return
 	}
-	door := l.atDoor(meta.Val())
+	door := atDoor(meta.Val(), l.doors[sh])
 	for lot, ks := range byLot {
 		s.answerLot(lot, ks, door, replies[lot])
 	}
 }
 
 // checked gives the connection up after an error on it, and where its server is not the shard's any more.
-func (l *lane) checked(ctx context.Context, err error) {
+func (l *lane) checked(ctx context.Context, sh *shard, err error) {
 	l.used = time.Now()
 	switch {
 	case isMoved(err):
-		l.shard.moves.Add(1)
-		l.shard.stock.server.moved(ctx)
+		l.sentAway(ctx, sh)
 	case err == nil, serverSaid(err):
 		return
 	}
-	l.shard.stock.lost()
-	l.close()
+	l.lose()
 }
 
 // answerLot answers the looks at one lot.
@@ -201,17 +206,17 @@ func answerAll(ks []*look, err error) {
 	}
 }
 
-// atDoor judges owner, run and frozen of a shard's meta as `door` in lua/common.lua does.
-func (l *lane) atDoor(meta []any) reply {
+// atDoor judges owner, run and frozen of a shard's meta, given what is shown at its door, as `door` in lua/common.lua does.
+func atDoor(meta []any, shown [3]string) reply {
 	text := func(i int) string { t, _ := meta[i].(string); return t }
 	switch {
 	case meta[0] == nil:
 		return reply{status: string(fault.LotNotLoaded), detail: string(fault.FreezeEmptied)}
-	case text(0) != l.door[1]:
+	case text(0) != shown[1]:
 		return reply{status: string(fault.Foreign), detail: text(0)}
 	case text(2) != "":
 		return reply{status: string(fault.LotFrozen), detail: text(2)}
-	case text(1) != l.door[0]:
+	case text(1) != shown[0]:
 		return reply{status: string(fault.LotFrozen), detail: string(fault.FreezeClosedDoor)}
 	}
 	return reply{status: "ok"}

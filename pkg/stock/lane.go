@@ -13,21 +13,22 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// lane is one connection to a shard's server together with the life (see there) that server had when it was last looked at.
-// Every script call passes it; the script compares it with the one the shard was opened on. So a restarted, promoted or
+// lane is one connection to a server together with the life (see there) that server had when it was last looked at.
+// Every script call passes it; the script compares it with the one its shard was opened on. So a restarted, promoted or
 // replaced server answers lot_frozen until the guardian has looked, however the connection came about. One that is made a
 // replica and a primary again may keep its connections: lanes look again when any of the engine was refused by a replica, and
 // after a rest. What remains is that nobody called in between and the next call comes within a second; then the guardian,
 // who looks once a second, shuts the door.
 // A lane is used by one goroutine at a time.
 type lane struct {
-	shard  *shard
+	stock  *Stock
+	home   *node // where the connection leads
 	conn   *redis.Conn
-	home   *node     // where the connection leads
-	door   [3]string // life of the server, owner, retention
+	server map[string]string    // what the server told of itself when it was last looked at
+	doors  map[*shard][3]string // what calls show at the doors of shards, as far as looked at since: life of the server, owner, retention
 	used   time.Time
 	losses int64 // lost connections of the engine when this one was last known to work
-	moves  int64 // of the shard, when this one was opened
+	moves  int64 // of the server, when this one was opened
 
 	wait    []any     // the command that waits for the level of durability; nil if nothing has to be waited for
 	weak    error     // why the server cannot give the level; nil if it can
@@ -38,20 +39,20 @@ type lane struct {
 // an unknown outcome.
 const idleCheck = time.Second
 
-// ready makes sure of the connection. One that has rested, or has seen another lane lose its own, is tried first; one that has
-// seen another lane sent away is opened anew, since its server answers as well as ever.
+// ready makes sure of the connection. One that has rested, or has seen another lane lose its own, is tried first; one whose
+// server has sent a shard away is opened anew, since that answers as well as ever.
 func (l *lane) ready(ctx context.Context) error {
-	losses := l.shard.stock.losses.Load()
+	losses := l.stock.losses.Load()
 	doubtful := losses != l.losses || time.Since(l.used) > idleCheck
 	l.losses = losses
-	moves := l.shard.moves.Load()
+	moves := l.home.moves.Load()
 	if l.conn != nil && (moves != l.moves || doubtful && !l.same(ctx)) {
 		l.close()
 	}
 	l.moves = moves
 	var err error
 	if l.conn == nil {
-		if err = l.shard.refused(); err == nil {
+		if err = l.home.refused(); err == nil {
 			err = l.open(ctx)
 		}
 	}
@@ -59,62 +60,89 @@ func (l *lane) ready(ctx context.Context) error {
 		err = l.assure(ctx)
 	}
 	if err != nil {
-		l.shard.stock.lost()
+		l.stock.lost()
 		l.close()
 	}
 	return err
 }
 
-// same reports whether the connection works and leads to what it led to before.
+// same reports whether the connection works and leads to the life of the server that it led to before.
 func (l *lane) same(ctx context.Context) bool {
-	door, err := l.look(ctx)
-	return err == nil && door == l.door
+	before := l.server
+	if l.look(ctx) != nil {
+		return false
+	}
+	for _, field := range []string{"run_id", "role", "master_replid2"} {
+		if l.server[field] != before[field] {
+			return false
+		}
+	}
+	return true
 }
 
 // open claims a connection and looks where it leads. A pooled connection may have died with a server that is gone, so it
 // tries twice.
 func (l *lane) open(ctx context.Context) error {
-	s := l.shard.stock
 	var err error
 	for range 2 {
 		l.close()
-		var node *redis.Client
-		if node, err = s.server.node(ctx, l.shard.keys.meta); err != nil {
-			s.server.moved(ctx)
-			continue
-		}
-		l.conn, l.home = node.Conn(), s.settle(l.shard, node)
-		l.door, err = l.look(ctx)
-		switch {
-		case err == nil:
+		l.conn = l.home.client.Conn()
+		if err = l.look(ctx); err == nil {
 			l.used = time.Now()
 			l.wait, l.weak, l.assured = nil, nil, time.Time{}
 			return nil
-		case wrongType(err):
-			return s.commandFault(l.shard.keys.meta, err)
-		case isMoved(err):
-			s.server.moved(ctx)
 		}
 	}
 	return err
 }
 
-// look reads from the connection which life of which server it leads to and, if the installation is not known, whose data
-// is there.
-func (l *lane) look(ctx context.Context) (door [3]string, err error) {
-	s := l.shard.stock
+// look reads from the connection which server it leads to. The doors of its shards have to be looked at again then.
+func (l *lane) look(ctx context.Context) error {
+	info, err := l.conn.Info(ctx, "server", "replication").Result()
+	if err != nil {
+		return err
+	}
+	l.server, l.doors = readInfo(info), make(map[*shard][3]string)
+	if l.server["run_id"] == "" {
+		return errors.New("the server does not tell its run id (INFO server), without which a replaced server cannot be noticed")
+	}
+	return nil
+}
+
+// meet looks at the doors of shards that the lane has not been to since it has looked at its server: which life of it they are
+// open on and, if the installation is not known, whose data is there. What a shard's server refuses here it refuses the
+// calls too, which tell why.
+func (l *lane) meet(ctx context.Context, shards []*shard) error {
 	pipe := l.conn.Pipeline()
-	info, meta := pipe.Info(ctx, "server", "replication"), pipe.HMGet(ctx, l.shard.keys.meta, "owner", "run")
-	if _, err := pipe.Exec(ctx); err != nil {
-		return door, err
+	metas := make(map[*shard]*redis.SliceCmd)
+	for _, sh := range shards {
+		if _, met := l.doors[sh]; !met {
+			metas[sh] = pipe.HMGet(ctx, sh.keys.meta, "owner", "run")
+		}
 	}
-	owner, _ := meta.Val()[0].(string)
-	openOn, _ := meta.Val()[1].(string)
-	door = [3]string{life(readInfo(info.Val()), openOn), cmp.Or(s.owner(), owner), s.retentionMS()}
-	if door[0] == "" {
-		err = errors.New("the server does not tell its run id (INFO server), without which a replaced server cannot be noticed")
+	if len(metas) == 0 {
+		return nil
 	}
-	return door, err
+	if _, err := pipe.Exec(ctx); err != nil && !serverSaid(err) {
+		l.lose()
+		return err
+	}
+	for sh, meta := range metas {
+		if meta.Err() == nil {
+			owner, _ := meta.Val()[0].(string)
+			openOn, _ := meta.Val()[1].(string)
+			l.doors[sh] = [3]string{life(l.server, openOn), cmp.Or(l.stock.owner(), owner), l.stock.retentionMS()}
+		}
+	}
+	return nil
+}
+
+// lead lets the lane lead to a server.
+func (l *lane) lead(home *node) {
+	if l.home != home {
+		l.close()
+		l.home = home
+	}
 }
 
 func (l *lane) close() {
@@ -138,20 +166,16 @@ func (a answer) fault() error { return cmp.Or(a.err, a.unsafe) }
 // run: it alone is sent again as source, behind the library for the calls to come. So it does not matter whether the
 // server takes the library, which it does not when its memory is full.
 func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []answer {
-	target := l.shard.stock.target
 	if notReady != nil {
-		return slices.Repeat([]answer{{err: wireFault(target, notReady, false)}}, len(calls))
+		return slices.Repeat([]answer{{err: wireFault(l.stock.target, notReady, false)}}, len(calls))
 	}
 	if len(calls) == 0 {
 		return nil
 	}
 	proof := l.prove(calls)
-	sent := calls
-	if proof != nil {
-		sent = append(slices.Clip(calls), proof.fence)
-	}
+	sent := append(slices.Clip(calls), proof.fences...)
 	start := time.Now()
-	cmds := l.send(ctx, sent, false, proof)
+	cmds := l.exchange(ctx, sent, false, proof)
 	var missing []int
 	for i, cmd := range cmds {
 		if isNoFunction(cmd.Err()) {
@@ -159,57 +183,76 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 		}
 	}
 	if len(missing) > 0 {
-		l.shard.stock.opt.Metrics.ScriptReloads.Inc() // the library is sent once for all of them
-		if proof != nil && missing[len(missing)-1] != len(calls) {
-			missing = append(missing, len(calls)) // the fence comes last once more
+		l.stock.opt.Metrics.ScriptReloads.Inc() // the library is sent once for all of them
+		missing = slices.DeleteFunc(missing, func(i int) bool { return i >= len(calls) })
+		for i := len(calls); i < len(sent); i++ {
+			missing = append(missing, i) // the fences come last once more
 		}
 		again := make([]*invocation, len(missing))
 		for i, m := range missing {
 			again[i] = sent[m]
 		}
-		for i, cmd := range l.send(ctx, again, true, proof) {
+		for i, cmd := range l.exchange(ctx, again, true, proof) {
 			cmds[missing[i]] = cmd
 		}
 	}
 	l.measure(calls, time.Since(start))
-	answers := make([]answer, len(cmds))
-	broken := proof != nil && proof.wait.Err() != nil && !serverSaid(proof.wait.Err())
-	for i, cmd := range cmds {
-		r, err := parseReply(cmd)
-		if err != nil && !serverSaid(err) || isMoved(err) {
-			broken = true
-		}
-		if isMoved(err) {
-			l.shard.moves.Add(1)
-			l.shard.stock.server.moved(ctx)
-		}
-		answers[i] = answer{reply: r, err: l.shard.stock.callFault(ctx, l.conn, sent[i].keys, err)}
-	}
-	unsafe := l.weak
-	if proof != nil {
-		unsafe = proof.missing(l.shard.stock, answers[len(calls)])
-	}
+	answers := l.answers(ctx, sent, cmds)
 	for i, c := range calls {
-		if unsafe != nil && c.promises() && !answers[i].reply.shut() {
-			answers[i].unsafe = fault.Wrap(fault.OutcomeUnknown, unsafe, "Redis at %s has it, but may lose it", target)
+		if !c.promises() || answers[i].reply.shut() {
+			continue
+		}
+		if unsafe := cmp.Or(l.weak, proof.missing(l.stock, c.shard, answers[len(calls):])); unsafe != nil {
+			answers[i].unsafe = fault.Wrap(fault.OutcomeUnknown, unsafe, "Redis at %s has it, but may lose it", l.stock.target)
 		}
 	}
-	if broken {
-		l.shard.stock.lost()
-		l.close()
+	if proof.wait != nil && proof.wait.Err() != nil && !serverSaid(proof.wait.Err()) {
+		l.lose()
 	}
 	l.used = time.Now()
 	return answers[:len(calls)]
 }
 
-// send sends the invocations in one pipeline, with the wait of the proof behind them; withSource as source, behind a load of
-// the library, which fails where another lane has just loaded it.
-func (l *lane) send(ctx context.Context, calls []*invocation, withSource bool, p *proof) []*redis.Cmd {
+// answers reads what came back for the invocations. It gives the connection up where it failed, or its server is no longer
+// that of a shard.
+func (l *lane) answers(ctx context.Context, sent []*invocation, cmds []*redis.Cmd) []answer {
+	answers := make([]answer, len(cmds))
+	broken := false
+	for i, cmd := range cmds {
+		r, err := parseReply(cmd)
+		if isMoved(err) {
+			l.sentAway(ctx, sent[i].shard)
+		}
+		broken = broken || isMoved(err) || err != nil && !serverSaid(err)
+		answers[i] = answer{reply: r, err: l.stock.callFault(ctx, l.conn, sent[i].keys, err)}
+	}
+	if broken {
+		l.lose()
+	}
+	return answers
+}
+
+// sentAway notes that the lane's server said that a shard lives elsewhere, or that it is no primary any more.
+func (l *lane) sentAway(ctx context.Context, sh *shard) {
+	sh.moves.Add(1)
+	l.home.moves.Add(1)
+	l.stock.server.moved(ctx)
+}
+
+// lose gives the connection up.
+func (l *lane) lose() {
+	l.stock.lost()
+	l.close()
+}
+
+// exchange sends the invocations in one pipeline, with the wait of the proof behind them; withSource as source, behind a load
+// of the library, which fails where another lane has just loaded it.
+func (l *lane) exchange(ctx context.Context, calls []*invocation, withSource bool, p *proof) []*redis.Cmd {
 	cmds := make([]*redis.Cmd, len(calls))
 	for i, c := range calls {
-		cmds[i] = c.command(ctx, withSource, l.door)
+		cmds[i] = c.command(ctx, withSource, l.doors[c.shard])
 	}
-	if len(cmds) == 1 && p == nil && !withSource {
+	if len(cmds) == 1 && !withSource {
 		_ = l.conn.Process(ctx, cmds[0])
 		return cmds
 	}
@@ -220,7 +263,7 @@ func (l *lane) send(ctx context.Context, calls []*invocation, withSource bool, p
 	for _, cmd := range cmds {
 		_ = pipe.Process(ctx, cmd)
 	}
-	if p != nil {
+	if len(p.fences) > 0 {
 		p.wait = redis.NewCmd(ctx, l.wait...)
 		_ = pipe.Process(ctx, p.wait)
 	}
@@ -228,13 +271,13 @@ func (l *lane) send(ctx context.Context, calls []*invocation, withSource bool, p
 	return cmds
 }
 
-// enter waits until another call may go to the lane's server; the lane calls free when it is answered. A lane that is not
+// enter waits until another pipeline may go to the lane's server; the lane calls free when it is answered. A lane that is not
 // ready sends none.
 func (l *lane) enter(notReady error) (free func()) {
 	if notReady != nil {
 		return func() {}
 	}
-	slots, inFlight := l.home.slots, l.shard.stock.opt.Metrics.InFlight
+	slots, inFlight := l.home.slots, l.stock.opt.Metrics.InFlight
 	slots <- struct{}{}
 	inFlight.Inc()
 	return func() {
@@ -246,7 +289,7 @@ func (l *lane) enter(notReady error) (free func()) {
 // measure notes how long the calls of a pipeline took.
 func (l *lane) measure(calls []*invocation, took time.Duration) {
 	for _, c := range calls {
-		l.shard.stock.opt.Metrics.CallSeconds.WithLabelValues(c.script.name).Observe(took.Seconds())
+		l.stock.opt.Metrics.CallSeconds.WithLabelValues(c.script.name).Observe(took.Seconds())
 	}
 }
 

@@ -303,7 +303,8 @@ func (m *machine) crowd(rt *rapid.T) {
 	}
 }
 
-// together makes requests for lots of one shard that travel in one call: the engine's lanes have to wait until all are there.
+// together makes requests that travel together, for lots of one shard in one call: the engine's lanes have to wait until all
+// are there.
 func together(rt rapid.TB, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, []error) {
 	slots := s.shardOf(qs[0].Lot).home.Load().slots
 	for range cap(slots) {
@@ -314,11 +315,13 @@ func together(rt rapid.TB, s *Stock, qs []drop.ReserveRequest) ([]drop.Outcome, 
 	for i, q := range qs {
 		wg.Go(func() { outs[i], errs[i] = s.Reserve(context.Background(), q) })
 	}
-	sh := s.shardOf(qs[0].Lot)
-	waiting := func() int {
-		sh.mu.Lock()
-		defer sh.mu.Unlock()
-		return len(sh.queue)
+	waiting := func() (n int) {
+		for _, sh := range s.shards {
+			sh.mu.Lock()
+			n += len(sh.queue)
+			sh.mu.Unlock()
+		}
+		return n
 	}
 	for started := time.Now(); waiting() < len(qs); runtime.Gosched() {
 		if time.Since(started) > 10*time.Second {

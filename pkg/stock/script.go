@@ -28,6 +28,7 @@ var (
 
 // invocation is one script call. Its first three ARGV are the door's: run id, owner and retention, set by the lane.
 type invocation struct {
+	shard  *shard
 	script *script
 	keys   []string
 	args   []string // behind the door's three

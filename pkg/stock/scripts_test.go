@@ -510,7 +510,7 @@ func TestAFunctionUnknownInMidPipelineIsRunOnce(t *testing.T) {
 	a := reserve(t, s, lot, "ann", "k", 1)
 	sh := s.shardOf(lot)
 	inv := func(script string, args ...string) *invocation {
-		return &invocation{script: scripts[script], keys: sh.keys.gated(lot), args: args}
+		return &invocation{shard: sh, script: scripts[script], keys: sh.keys.gated(lot), args: args}
 	}
 	confirm := []string{"100", "1", string(lot), "1", a.Reservation.ID.Attempt, itoa(a.Reservation.ID.N), "c", "0", "p", "", "op\twhy"}
 	for unknown := range 4 {
@@ -530,8 +530,12 @@ func TestAFunctionUnknownInMidPipelineIsRunOnce(t *testing.T) {
 			sc.function += "_of_another_version"
 			calls[unknown].script = &sc
 		}
-		l := &lane{shard: sh}
-		for i, answer := range l.run(t.Context(), calls, l.ready(t.Context())) {
+		l := &lane{stock: s, home: sh.home.Load()}
+		err := l.ready(t.Context())
+		if err == nil {
+			err = l.meet(t.Context(), []*shard{sh})
+		}
+		for i, answer := range l.run(t.Context(), calls, err) {
 			if answer.err != nil || answer.reply.status != "ok" {
 				t.Errorf("with script %d unknown, call %d: %+v", unknown, i, answer)
 			}

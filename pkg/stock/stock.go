@@ -71,7 +71,6 @@ type Stock struct {
 	whose  atomic.Pointer[string] // the installation whose data Redis must have; "": whose it turns out to have
 
 	lanes  sync.WaitGroup
-	slots  int          // calls in flight, over all shards of a server
 	losses atomic.Int64 // connections lost, or not to be had, by any lane so far
 
 	nodesMu   sync.Mutex
@@ -92,17 +91,15 @@ func Open(o Options) (*Stock, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Calls that wait for disk or replicas use no CPU meanwhile.
-	slots := lanesPerShard * o.Shards
 	if lv == (level{}) {
-		slots, o.DurabilityWait = callsInFlight, 0
+		o.DurabilityWait = 0
 	}
 	redis.SetLogger(silent{})
 	srv, target, err := connect(o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Stock{opt: o, level: lv, server: srv, target: target, slots: slots, batchPrefix: rand.Text()[:8]}
+	s := &Stock{opt: o, level: lv, server: srv, target: target, batchPrefix: rand.Text()[:8]}
 	s.whose.Store(&o.Installation)
 	for n := range o.Shards {
 		s.shards = append(s.shards, newShard(s, n))
@@ -130,10 +127,10 @@ func (s *Stock) Close() error {
 	}
 	s.lanes.Wait()
 	for _, sh := range s.shards {
-		for _, l := range sh.idle {
-			l.close()
-		}
 		sh.known.lane.close()
+	}
+	for _, n := range s.nodes {
+		n.release()
 	}
 	return s.server.Close()
 }
@@ -146,7 +143,7 @@ func (s *Stock) Target() string { return s.target }
 
 func (s *Stock) shardOf(lot drop.LotID) *shard { return s.shards[lot.Shard(s.opt.Shards)] }
 
-// owner is what meta must say for a lane whose installation is known.
+// owner is what meta must say where the installation is known.
 func (s *Stock) owner() string {
 	whose := *s.whose.Load()
 	if whose == "" {
@@ -159,8 +156,10 @@ func (s *Stock) owner() string {
 // are refused, and lots can be loaded into shards that had none.
 func (s *Stock) Belong(installation string) {
 	s.whose.Store(&installation)
-	for _, sh := range s.shards {
-		sh.moves.Add(1) // lanes that are open ask for the owner that they have found
+	s.nodesMu.Lock()
+	defer s.nodesMu.Unlock()
+	for _, n := range s.nodes {
+		n.moves.Add(1) // lanes that are open show the owner that they have found
 	}
 }
 
