@@ -1,10 +1,12 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,17 +30,25 @@ var (
 func (l *Ledger) ClaimPending(ctx context.Context, worker string, lease time.Duration, limit int) ([]drop.Pending, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	rows, err := l.pool.Query(ctx, claimPendingSQL, worker, lease, limit)
-	if err != nil {
-		return nil, l.fail(err, "claiming allocations")
-	}
-	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (drop.Pending, error) {
-		var p drop.Pending
-		err := row.Scan(&p.Reservation.Lot, &p.Reservation.N, &p.Reservation.Attempt, &p.User, &p.Units, &p.Ref, &p.Confirmed)
-		p.Confirmed = p.Confirmed.UTC()
-		return p, err
+	var claimed []drop.Pending
+	batch := &pgx.Batch{} // one transaction, as it is sent at once
+	batch.Queue(oneByOneSQL)
+	batch.Queue(claimPendingSQL, worker, lease, limit).Query(func(rows pgx.Rows) (err error) {
+		claimed, err = pgx.CollectRows(rows, scanPending)
+		return err
 	})
-	return claimed, l.fail(err, "claiming allocations")
+	return claimed, l.fail(l.pool.SendBatch(ctx, batch).Close(), "claiming allocations")
+}
+
+// oneByOneSQL makes the rest of the transaction look up each row by itself: the planner takes the table for a small one, and
+// would read all of it.
+const oneByOneSQL = `SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`
+
+func scanPending(row pgx.CollectableRow) (drop.Pending, error) {
+	var p drop.Pending
+	err := row.Scan(&p.Reservation.Lot, &p.Reservation.N, &p.Reservation.Attempt, &p.User, &p.Units, &p.Ref, &p.Confirmed)
+	p.Confirmed = p.Confirmed.UTC()
+	return p, err
 }
 
 // FinishPending records claimed allocations as sold, with their refunds if there were any meanwhile, and
@@ -71,18 +81,22 @@ func (l *Ledger) Unbooked(ctx context.Context) (n int64, err error) {
 
 // finish does it in one transaction, or does nothing and returns those that are contradicted.
 func (l *Ledger) finish(ctx context.Context, worker string, claimed []drop.Pending) (finished int, contradicted []drop.ReservationID, err error) {
+	inOrder := slices.SortedFunc(slices.Values(claimed), func(a, b drop.Pending) int {
+		return cmp.Or(strings.Compare(string(a.Reservation.Lot), string(b.Reservation.Lot)), cmp.Compare(a.Reservation.N, b.Reservation.N))
+	})
 	lots, ns := make([]string, len(claimed)), make([]int64, len(claimed))
-	for i, p := range claimed {
+	for i, p := range inOrder {
 		lots[i], ns[i] = string(p.Reservation.Lot), p.Reservation.N
 	}
 	err = pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
-		// Locked by one statement and read by the next, which sees a refund that was folded while this one waited.
-		_, err := tx.Exec(ctx, `SELECT FROM pending_allocations WHERE (lot, n) IN (SELECT * FROM unnest($1::text[], $2::bigint[])) ORDER BY lot, n FOR UPDATE`, lots, ns)
-		if err != nil {
-			return err
-		}
 		var had int
-		if err := tx.QueryRow(ctx, finishPendingSQL, lots, ns, worker).Scan(&finished, &had); err != nil || had == 0 {
+		batch := &pgx.Batch{}
+		// Locked by one statement and read by the next, which sees a refund that was folded while this one waited.
+		batch.Queue(`SELECT FROM unnest($1::text[], $2::bigint[]) AS k(lot, n)
+			CROSS JOIN LATERAL (SELECT FROM pending_allocations a WHERE a.lot = k.lot AND a.n = k.n OFFSET 0 FOR UPDATE) AS locked`, lots, ns)
+		batch.Queue(oneByOneSQL)
+		batch.Queue(finishPendingSQL, lots, ns, worker).QueryRow(func(row pgx.Row) error { return row.Scan(&finished, &had) })
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil || had == 0 {
 			return err
 		}
 		rows, err := tx.Query(ctx, contradictedSQL, lots, ns, worker)
