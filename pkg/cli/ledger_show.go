@@ -131,7 +131,8 @@ type journalView struct {
 	User        string             `json:"user" table:"USER"`
 	Units       int64              `json:"units" table:"UNITS"` // of an event about the lot itself: its capacity
 	Payment     string             `json:"payment" table:"PAYMENT"`
-	Time        time.Time          `json:"time" table:"TIME"` // of an event: Redis' time of the change; of an order row: when it was recorded
+	Charge      string             `json:"charge" table:"CHARGE,wide"` // of an order row: the payment gateway's own reference
+	Time        time.Time          `json:"time" table:"TIME"`          // of an event: Redis' time of the change; of an order row: when it was recorded
 	Recorded    time.Time          `json:"recorded" table:"RECORDED,wide"`
 	Actor       string             `json:"actor" table:"ACTOR,wide"`
 	Reason      string             `json:"reason" table:"REASON,wide"`
@@ -149,7 +150,7 @@ func viewJournal(r ledger.JournalRow) []journalView {
 	views := []journalView{v}
 	for _, e := range r.Orders {
 		views = append(views, journalView{ID: v.ID + "/" + strconv.Itoa(e.Entry), Record: "order", Kind: e.Kind, Lot: r.Lot, Epoch: r.Epoch, Seq: r.Seq,
-			Entry: &e.Entry, Reservation: e.Reservation, User: e.User, Units: e.Units, Payment: e.Ref, Time: e.RecordedAt, Recorded: e.RecordedAt})
+			Entry: &e.Entry, Reservation: e.Reservation, User: e.User, Units: e.Units, Payment: e.Ref, Charge: e.Charge, Time: e.RecordedAt, Recorded: e.RecordedAt})
 	}
 	return views
 }

@@ -143,7 +143,7 @@ func (c *Config) Warnings() []string {
 	for _, u := range []struct {
 		name  string
 		value Secret
-	}{{"redis-url", c.RedisURL}, {"database-url", c.DatabaseURL}, {"server", c.ServerURL}} {
+	}{{"redis-url", c.RedisURL}, {"database-url", c.DatabaseURL}, {"server", c.ServerURL}, {"payment-url", c.PaymentURL}} {
 		// Where there is neither @ nor =, something else was hidden than a password: a URL without its scheme.
 		if u.value.HasPassword() && strings.ContainsAny(u.value.Reveal(), "@=") && strings.HasPrefix(c.Origin(u.name), fromFlag) {
 			list = append(list, "the password in --"+u.name+" can be read by every user of this machine; use "+

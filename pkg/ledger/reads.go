@@ -111,6 +111,7 @@ type LedgerEntry struct {
 	User        string
 	Ref         string
 	RecordedAt  time.Time
+	Charge      string // the payment gateway's own reference of the money that moved; read by Show alone
 }
 
 // Entries returns a page of a lot's order ledger in the order of reservation and entry, behind the
@@ -129,9 +130,13 @@ func (l *Ledger) Entries(ctx context.Context, lot drop.LotID, after int64, limit
 
 func scanEntry(row pgx.CollectableRow) (LedgerEntry, error) {
 	var e LedgerEntry
-	err := row.Scan(&e.Reservation.Lot, &e.Reservation.Attempt, &e.Reservation.N, &e.Entry, &e.Kind, &e.Units, &e.User, &e.Ref, &e.RecordedAt)
+	err := row.Scan(e.columns()...)
 	e.RecordedAt = e.RecordedAt.UTC()
 	return e, err
+}
+
+func (e *LedgerEntry) columns() []any {
+	return []any{&e.Reservation.Lot, &e.Reservation.Attempt, &e.Reservation.N, &e.Entry, &e.Kind, &e.Units, &e.User, &e.Ref, &e.RecordedAt}
 }
 
 // Journal returns up to limit folded events of a lot behind a watermark, in order.

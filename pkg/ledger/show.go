@@ -84,13 +84,19 @@ func (l *Ledger) addOrders(ctx context.Context, list []JournalRow) error {
 			at[r.Reservation] = i
 		}
 	}
-	rows, err := l.pool.Query(ctx, `SELECT o.lot, o.attempt, o.n, o.entry, o.kind, o.units, o.user_id, o.ref, o.recorded_at
+	rows, err := l.pool.Query(ctx, `SELECT o.lot, o.attempt, o.n, o.entry, o.kind, o.units, o.user_id, o.ref, o.recorded_at,
+			coalesce(CASE WHEN o.kind = 'sale' THEN c.charged ELSE r.returned END, '')
 		FROM unnest($1::text[], $2::bigint[]) AS k(of, nth) CROSS JOIN LATERAL (SELECT * FROM order_ledger WHERE lot = k.of AND n = k.nth OFFSET 0) AS o
+		LEFT JOIN charges c ON c.lot = o.lot AND c.n = o.n AND c.sold LEFT JOIN charge_refunds r ON r.lot = o.lot AND r.n = o.n AND r.number = c.number AND r.entry = o.entry
 		ORDER BY o.lot, o.n, o.entry`, lots, ns)
 	if err != nil {
 		return err
 	}
-	entries, err := pgx.CollectRows(rows, scanEntry)
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e LedgerEntry, err error) {
+		err = row.Scan(append(e.columns(), &e.Charge)...)
+		e.RecordedAt = e.RecordedAt.UTC()
+		return e, err
+	})
 	for _, e := range entries {
 		if i, shown := at[e.Reservation]; shown {
 			list[i].Orders = append(list[i].Orders, e)

@@ -241,12 +241,18 @@ func (c *cashier) giveUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	silent := 0
 	for _, id := range ids {
 		_, err := c.stock.Settle(ctx, drop.SettleRequest{ID: id, Action: drop.ActRefund, Total: -1, Actor: "worker", Reason: declined})
 		switch {
-		case fault.ExitOf(err) == fault.ExitUnavailable: // of the others it would be the same; they are claimed again
+		case shut(err): // it is claimed again
+			continue
+		case fault.ExitOf(err) == fault.ExitUnavailable:
 			c.health.failed(stockLoop, err)
-			return nil
+			if silent++; silent == 3 { // of the others it would be the same
+				return nil
+			}
+			continue
 		case err != nil:
 			c.log.Error("a reservation that nobody paid for could not be refunded", "reservation", id, "error", err, "next", "dropctl reconcile "+string(id.Lot))
 			continue
