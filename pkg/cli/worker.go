@@ -29,7 +29,7 @@ func newWorker(a *app) *cobra.Command {
 
   relay     carries events from Redis into the ledger, or into the queue that --transport names
   apply     carries them on from the queue into the ledger
-  finalise  books confirmed reservations as sales
+  finalise  books confirmed reservations as sales; with --payment webhook once they are paid
   sweep     takes back holds whose time is up
   guardian  compares a restarted, replaced or emptied Redis with the ledger before it sells again:
             rebuilds what was lost, and keeps shut what needs you
