@@ -21,17 +21,19 @@ import (
 // randomHistory lets a lot live through n random changes, as Redis could.
 func randomHistory(r *redis, pick func(n int) int, n int) {
 	for range n {
-		var held, sold []*drop.Reservation
+		var held, sold, over []*drop.Reservation
 		for _, k := range slices.Sorted(mapKeys(r.live)) {
 			switch r.live[k].State {
 			case drop.Held:
 				held = append(held, r.live[k])
 			case drop.Confirmed:
 				sold = append(sold, r.live[k])
+			default:
+				over = append(over, r.live[k])
 			}
 		}
 		available := r.def.Stock - r.held - r.sold
-		switch c := pick(10); {
+		switch c := pick(11); {
 		case c < 4 && available > 0:
 			r.hold(fmt.Sprint("user-", pick(5)), 1+int64(pick(int(min(available, 3)))))
 		case c < 6 && len(held) > 0:
@@ -47,6 +49,8 @@ func randomHistory(r *redis, pick func(n int) int, n int) {
 			r.refund(res, 1+int64(pick(int(res.Qty))), pick(2) == 0)
 		case c == 9 && len(held) > 0:
 			r.extend(held[pick(len(held))])
+		case c == 10 && len(over) > 0:
+			r.paidLate(over[pick(len(over))], fmt.Sprint("late-", r.seq))
 		default:
 			r.adjust(r.def.Stock + int64(pick(3)))
 		}
@@ -63,21 +67,22 @@ func mapKeys(m map[int64]*drop.Reservation) func(yield func(int64) bool) {
 	}
 }
 
-// dump returns all that was recorded of the lots, times of recording and numbers of rows apart.
-func dump(t testing.TB, pool *pgxpool.Pool, lots []string) string {
+// folded is all that is recorded of lots, times of recording, numbers of rows and sales apart.
+var folded = []string{
+	`lot, capacity, held, sold, epoch, seq, hash, open_epoch, waiting, stopped, stopped_reason, event_at, adjust_actor FROM lots`,
+	`lot, epoch, seq, kind, reservation, event_at, line, hash FROM reservation_events`,
+	`* FROM reservations`,
+	`lot, epoch, seq, n, units, ref, why FROM refunds_due`,
+	`lot, epoch, seq, code, line FROM dead_letters`,
+	`lot, epoch, seq, line FROM waiting_events`,
+}
+
+// dump returns what was recorded of the lots.
+func dump(t testing.TB, pool *pgxpool.Pool, lots []string, tables ...string) string {
 	t.Helper()
 	var queries []string
-	for i, q := range []string{
-		`lot, capacity, held, sold, epoch, seq, hash, open_epoch, waiting, stopped, stopped_reason, event_at, adjust_actor FROM lots`,
-		`lot, epoch, seq, kind, reservation, event_at, line, hash FROM reservation_events`,
-		`* FROM reservations`,
-		`lot, n, units, refunded, ref, state, reason, entries FROM pending_allocations`,
-		`lot, n, entry, kind, units, ref FROM order_ledger`,
-		`lot, epoch, seq, n, units, ref, why FROM refunds_due`,
-		`lot, epoch, seq, code, line FROM dead_letters`,
-		`lot, epoch, seq, line FROM waiting_events`,
-	} {
-		queries = append(queries, fmt.Sprintf("SELECT %d || t::text FROM (SELECT %s WHERE lot = ANY($1)) t", i, q))
+	for i, q := range slices.Concat(folded, tables) {
+		queries = append(queries, fmt.Sprintf("SELECT %d || t::text FROM (SELECT * FROM (SELECT %s) q WHERE lot = ANY($1)) t", i, q))
 	}
 	rows, err := pool.Query(t.Context(), strings.Join(queries, " UNION ALL "), lots)
 	if err != nil {
@@ -126,7 +131,8 @@ func TestAnyArrivalEndsAsInOrder(t *testing.T) {
 		if _, err := shuffled.FoldWaiting(t.Context()); err != nil {
 			rt.Fatal(err)
 		}
-		if want, got := dump(t, poolA, lots), dump(t, poolB, lots); want != got {
+		sales := []string{`lot, n, units, refunded, ref, state, reason, entries FROM pending_allocations`, `lot, n, entry, kind, units, ref FROM order_ledger`}
+		if want, got := dump(t, poolA, lots, sales...), dump(t, poolB, lots, sales...); want != got {
 			rt.Fatalf("in order:\n%s\nshuffled:\n%s", want, got)
 		}
 		for _, lot := range lots {
@@ -135,6 +141,91 @@ func TestAnyArrivalEndsAsInOrder(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Some events come an hour late, the others backwards, each twice, by two transports at once, while sales are finalised; then
+// all come once more, old ones last. In the end the ledger is as if they had come in order: a sale may have been recorded
+// before its refund was known, but what stays sold is the same.
+func TestEventsThatComeLateTwiceAndBackwardsEndAsInOrder(t *testing.T) {
+	testkit.Long(t)
+	inOrder, disorderly, dbA, dbB := twins(t)
+	poolA, poolB := openPool(t, dbA.URL(lab.Owner)), openPool(t, dbB.URL(lab.Owner))
+	rapid.Check(t, func(rt *rapid.T) {
+		var lots []string
+		var history []drop.Event
+		for range rapid.IntRange(1, 3).Draw(rt, "lots") {
+			lot := newLot()
+			lots = append(lots, string(lot))
+			seeded(t, disorderly, lot, 8)
+			r := seeded(t, inOrder, lot, 8)
+			randomHistory(r, func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }, rapid.IntRange(5, 40).Draw(rt, "changes"))
+			history = append(history, r.take()...)
+		}
+		apply(t, inOrder, history...)
+		finalise(t, inOrder)
+
+		var late, prompt []drop.Event
+		for _, ev := range history {
+			if rapid.IntRange(0, 4).Draw(rt, "late") == 0 {
+				late = append(late, ev)
+			} else {
+				prompt = append(prompt, ev)
+			}
+		}
+		size := rapid.IntRange(1, 12).Draw(rt, "batch")
+		applyBackwardsTwice(t, disorderly, prompt, size)
+		if _, err := poolB.Exec(t.Context(), `UPDATE waiting_events SET recorded_at = recorded_at - interval '1 hour'`); err != nil {
+			rt.Fatal(err)
+		}
+		applyBackwardsTwice(t, disorderly, late, size)
+		for batch := range slices.Chunk(history, size) {
+			if did := apply(t, disorderly, batch...); did.Duplicates != len(batch) {
+				rt.Fatalf("of %d known events %d were duplicates: %+v", len(batch), did.Duplicates, did)
+			}
+		}
+		finalise(t, disorderly)
+		net := `lot, n, sum(units) FROM order_ledger GROUP BY lot, n HAVING sum(units) <> 0`
+		if want, got := dump(t, poolA, lots, net), dump(t, poolB, lots, net); want != got {
+			rt.Fatalf("in order:\n%s\nin disorder:\n%s", want, got)
+		}
+		for _, lot := range lots {
+			if v, err := disorderly.Verify(t.Context(), drop.LotID(lot), nil); err != nil || v.Bad != "" {
+				rt.Fatalf("verify: %+v, %v", v, err)
+			}
+		}
+	})
+}
+
+// applyBackwardsTwice applies events as two transports at once do that both turn everything round and repeat every batch.
+// Meanwhile somebody finalises what there is.
+func applyBackwardsTwice(t testing.TB, l *Ledger, events []drop.Event, size int) {
+	t.Helper()
+	backwards := slices.Clone(events)
+	slices.Reverse(backwards)
+	var both sync.WaitGroup
+	for transport := range 2 {
+		both.Go(func() {
+			for batch := range slices.Chunk(backwards, size+transport) {
+				for range 2 {
+					if _, err := l.Apply(t.Context(), batch, nil); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	both.Go(func() {
+		claimed, err := l.ClaimPending(t.Context(), "meanwhile", time.Minute, 3)
+		if err == nil {
+			_, err = l.FinishPending(t.Context(), "meanwhile", claimed)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	both.Wait()
+	finalise(t, l)
 }
 
 // applyShuffled applies all events, some of them twice, in batches of random size and order.

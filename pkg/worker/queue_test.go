@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -153,6 +154,65 @@ func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {
 				t.Errorf("nothing was sent again")
 			}
 		})
+	}
+}
+
+// While a shop goes over from one transport to the other, both are at work: the journal is what the outbox has, in order.
+func TestTwoTransportsAtOnceRecordEachEventOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	q := &badQueue{twice: true, reverse: true, sendings: map[string]int{}, marks: map[string]int{}}
+	s.crew(t, 1, worker.Options{})
+	s.crew(t, 1, worker.Options{Queue: q, Source: q, Resend: 300 * time.Millisecond})
+	const lots, buyers = 2 * shards, 60
+	var all sync.WaitGroup
+	for i := range lots {
+		lot := drop.LotID("lot-" + strconv.Itoa(i))
+		s.load(t, lot, buyers)
+		all.Go(func() {
+			for from := 0; from < buyers; from += 6 {
+				s.sell(t, lot, from, 6)
+			}
+		})
+	}
+	all.Wait()
+	s.agreesWithin(t, time.Minute)
+	s.allAcknowledged(t)
+	// Everything once more, by whoever gets it: an hour later it is no different.
+	for i := range lots {
+		s.do(t, "XGROUP", "SETID", outboxKey(t, s, drop.LotID("lot-"+strconv.Itoa(i))), "ledger", "0")
+	}
+	s.allAcknowledged(t)
+	s.mustAgree(t)
+	for i := range lots {
+		s.journalIsOutbox(t, drop.LotID("lot-"+strconv.Itoa(i)))
+	}
+	if sent, _ := q.counts(); sent == 0 {
+		t.Error("the queue was given nothing: the test tested nothing")
+	}
+	if dead := s.sql(t, `SELECT count(*) FROM dead_letters`); dead != "0" {
+		t.Errorf("%s events were parked", dead)
+	}
+}
+
+// journalIsOutbox checks that the ledger has recorded of a lot what Redis wrote, each event once and in order.
+func (s *shop) journalIsOutbox(t testing.TB, lot drop.LotID) {
+	t.Helper()
+	events, err := s.stock.EventsSince(t.Context(), lot.Shard(shards), map[drop.LotID]drop.Watermark{lot: {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wrote []string
+	for _, ev := range events[lot] {
+		wrote = append(wrote, ev.Line())
+	}
+	recorded := strings.Split(s.sql(t, `SELECT line FROM reservation_events WHERE lot = '`+string(lot)+`' ORDER BY epoch, seq`), "\n")
+	if !slices.Equal(recorded, wrote) {
+		t.Errorf("%s: %d events are recorded, %d were written, or they differ", lot, len(recorded), len(wrote))
+	}
+	if v, err := s.ledger.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" || v.Events != int64(len(wrote)) {
+		t.Errorf("%s: verify says %+v, %v", lot, v, err)
 	}
 }
 

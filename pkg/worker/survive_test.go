@@ -81,6 +81,39 @@ func TestAPromotedReplicaSellsNothingBeforeTheGuardianHasLooked(t *testing.T) {
 	}
 }
 
+// The replica has every event, but not that any was acknowledged, nor that a worker has the newest in hand.
+func TestWhatWasAcknowledgedOnALostServerIsRecordedOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s, replica, failOver := newReplicatedShop(t)
+	s.load(t, "truffle", 1000)
+	s.sell(t, "truffle", 0, 30)
+	if err := replica.AwaitCopy(t.Context(), s.redis); err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.CutReplication(t.Context(), s.redis); err != nil {
+		t.Fatal(err)
+	}
+	stop := s.start(t, worker.Options{})
+	s.agreesWithin(t, time.Minute)
+	s.allAcknowledged(t)
+	before := s.sql(t, `SELECT lot, n, entry, units, recorded_at FROM order_ledger ORDER BY n`)
+	failOver()
+	s.sellsWithin(t, "truffle", time.Minute)
+	s.agreesWithin(t, time.Minute)
+	sum, err := stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum.Duplicates < 1+30+15 {
+		t.Errorf("%d duplicates were counted of %d events that came again: %+v", sum.Duplicates, 1+30+15, sum)
+	}
+	if after := s.sql(t, `SELECT lot, n, entry, units, recorded_at FROM order_ledger ORDER BY n`); after != before {
+		t.Errorf("the sales were\n%s\nand are\n%s", before, after)
+	}
+	s.nothingTwice(t)
+}
+
 // Events 7 and 8 are in the hands of a worker while a replica that has neither is promoted, and the ledger has neither.
 func TestEventsOfALostServerAreGhostsInAnyOrder(t *testing.T) {
 	testkit.Long(t)

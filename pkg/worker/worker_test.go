@@ -271,17 +271,25 @@ func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
 		s.sell(t, "truffle", from, 50)
 	}
 	s.start(t, worker.Options{Rate: 1000, Log: testLog(t)})
-	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
-		return s.sql(t, `SELECT count(*) > 100 FROM reservation_events`) == "t", "nothing is recorded"
-	})
-	if err := postgres.Kill(); err != nil {
-		t.Fatal(err)
+	for kill := range 3 { // each in the middle of something
+		recorded := fmt.Sprintf(`SELECT count(*) > %d FROM reservation_events`, 100+300*kill)
+		testkit.Eventually(t, 60*time.Second, func() (bool, string) {
+			enough, err := postgres.SQL(t.Context(), s.databaseName(), recorded)
+			return err == nil && strings.TrimSpace(enough) == "t", "nothing is recorded"
+		})
+		if err := postgres.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		s.sell(t, "truffle", 1000+30*kill, 30) // selling needs no ledger
+		if err := postgres.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s.sell(t, "truffle", 1000, 100) // selling needs no ledger
-	if err := postgres.Start(t.Context()); err != nil {
-		t.Fatal(err)
+	s.agreesWithin(t, 60*time.Second)
+	s.journalIsOutbox(t, "truffle")
+	if sales := s.sql(t, `SELECT count(*), count(DISTINCT n), sum(units) FROM order_ledger`); sales != "545|545|545" {
+		t.Errorf("sales, reservations and units: %s", sales)
 	}
-	s.agreesWithin(t, 40*time.Second)
 }
 
 func TestExpiredHoldsComeBackPromptly(t *testing.T) {
