@@ -46,7 +46,7 @@ func newRoot(a *app) *cobra.Command {
 	add(groupRun, newServe(a), newWorker(a), newReconcile(a), newRestore(a))
 	add(groupInspect, newStatus(a), newDoctor(a), newExplain(a), newOutbox(a), newLedger(a), newMetrics(a))
 	add(groupMeasure, newDemo(a), newBench(a), newBareHTTP(a), newLab(a))
-	add(groupSetUp, newMigrate(a), newConfig(a), newKey(a), newCompletion(a), newVersion(a))
+	add(groupSetUp, newMigrate(a), newConfig(a), newKey(a), newHook(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
 	root.InitDefaultHelpCmd() // now, so that help is finished like any other command
 	a.globalFlags(root)

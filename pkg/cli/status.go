@@ -196,6 +196,7 @@ func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) er
 	}
 	f.progress = st.Progress(f.lots)
 	f.payments = st.Payments
+	f.hooks = st.Hooks
 	f.counts = ledgerCounts{DeadLetters: st.DeadLetters, RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unbooked: st.Pending}
 	for _, w := range st.Workers {
 		if w.Alive {

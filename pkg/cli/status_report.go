@@ -33,6 +33,7 @@ type statusFacts struct {
 	refused  []refusedView
 	dead     []deadView
 	due      []dueView
+	hooks    []drop.HookState
 	alive    []workerView
 	run      *runView
 }
@@ -69,6 +70,7 @@ type statusView struct {
 	DueList  []dueView         `json:"newest_refunds_due" table:"REFUNDS DUE"`
 	Payments *paymentsView     `json:"payments"`
 	Refused  []refusedView     `json:"refused_refunds" table:"REFUNDS THE GATEWAY REFUSES"`
+	Hooks    []hookView        `json:"hooks"` // that fail, or have given something up
 	Workers  []workerView      `json:"workers"`
 	LastRun  *runView          `json:"last_reconcile"`
 }
@@ -200,6 +202,7 @@ func (f statusFacts) view() statusView {
 		v.Payments = new(paymentsView{f.payments.Open, f.payments.Pending, f.payments.Declined, f.payments.Returns, f.payments.Refused, f.payments.Stuck})
 		f.sayLedger(say)
 		f.sayPayments(say)
+		v.Hooks = f.sayHooks(say)
 		f.sayWorkers(say, backlog)
 		f.sayRun(say)
 	}
@@ -359,6 +362,33 @@ func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.Unbooked; n > 0 {
 		say(levelOK, "", "dropctl status --watch", "confirmed reservations being finalised: %d", n)
 	}
+}
+
+// lateNotice is how old the oldest notice of a hook may be before that is worth a look.
+const lateNotice = time.Minute
+
+// sayHooks tells of receivers that are not told what they want to know, and returns them. No sale suffers from it.
+func (f statusFacts) sayHooks(say sayFunc) (troubled []hookView) {
+	var waiting int64
+	for _, h := range f.hooks {
+		waiting += h.Waiting
+		switch {
+		case !h.FailingSince.IsZero():
+			say(levelWarn, "", "dropctl hook test "+h.ID, "the receiver of the hook %s fails for %s (%s), and %d notices wait", h.ID, fault.Duration(f.now.Sub(h.FailingSince).Round(time.Second)), h.LastError, h.Waiting)
+		case h.Waiting > 0 && f.now.Sub(h.Oldest) > lateNotice:
+			say(levelWarn, "", "dropctl hook test "+h.ID, "%d notices of the hook %s wait, the oldest for %s", h.Waiting, h.ID, fault.Duration(f.now.Sub(h.Oldest).Round(time.Second)))
+		case h.Parked == 0:
+			continue
+		}
+		if h.Parked > 0 {
+			say(levelWarn, "", "dropctl hook retry "+h.ID, "%d notices of the hook %s were given up", h.Parked, h.ID)
+		}
+		troubled = append(troubled, viewHook(h))
+	}
+	if waiting > 0 && len(troubled) == 0 {
+		say(levelOK, "", "dropctl hook list", "notices being sent: %d", waiting)
+	}
+	return troubled
 }
 
 func (f statusFacts) sayWorkers(say sayFunc, b drop.Backlog) {

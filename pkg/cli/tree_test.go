@@ -320,6 +320,7 @@ func TestMutationsHaveADryRun(t *testing.T) {
 	mutations := []string{
 		"seed", "lot open", "lot pause", "lot close", "lot adjust", "lot archive", "reserve", "confirm", "release",
 		"extend", "refund", "restore", "outbox retry", "outbox discard", "migrate up", "migrate down", "key create", "key revoke",
+		"hook add", "hook test", "hook retry", "hook remove",
 	}
 	for _, c := range leaves(newTree()) {
 		if slices.Contains(mutations, strings.Join(commandWords(c), " ")) && c.Flag("dry-run") == nil {
@@ -362,12 +363,16 @@ func TestFieldsOfViews(t *testing.T) {
 		"lot name status selling capacity available held sold due limit hold_seconds max_hold_seconds opens closes late epoch seq frozen result": adjustView{},
 		"lot status result code message hint": statusChangeView{},
 		"lot result sold code message hint":   archiveView{},
-		"lot action result records capacity available held sold epoch seq redis_seq took_seconds code message hint": restoreView{},
-		"version name state applied_at duration_seconds":                                                            migrationView{},
-		"id tenant name scopes hash created created_by expires revoked revoked_by":                                  keyView{},
-		"id tenant name scopes hash created created_by expires revoked revoked_by token dry_run":                    keyCreatedView{},
-		"id tenant name result code message hint":                                                                   keyRevokedView{},
-		"redis_url database_url owner_database_url server":                                                          labView{},
+		"lot action result records capacity available held sold epoch seq redis_seq took_seconds code message hint":      restoreView{},
+		"version name state applied_at duration_seconds":                                                                 migrationView{},
+		"id tenant name scopes hash created created_by expires revoked revoked_by":                                       keyView{},
+		"id tenant name scopes hash created created_by expires revoked revoked_by token dry_run":                         keyCreatedView{},
+		"id tenant name result code message hint":                                                                        keyRevokedView{},
+		"id url lot group kinds allow_private created created_by waiting oldest_waiting parked failing_since last_error": hookView{},
+		"id url lot group kinds allow_private created created_by secret dry_run":                                         hookAddedView{},
+		"id url delivery outcome status why answer took_seconds dry_run":                                                 hookTestView{},
+		"id url result notices":                            hookChangedView{},
+		"redis_url database_url owner_database_url server": labView{},
 	} {
 		if got := strings.Join(render.Fields(view), " "); got != want {
 			t.Errorf("%T: %s", view, got)
@@ -410,7 +415,7 @@ func TestCompletionFilesAreFresh(t *testing.T) {
 var mention = regexp.MustCompile(`\bdropctl ([a-z]+)(?: ([a-z]+))?`)
 
 func TestPlannedCommandsSaySo(t *testing.T) {
-	for _, line := range []string{"hook", "hook list --yes", "help hook", "bench compare"} {
+	for _, line := range []string{"simulate", "simulate --yes", "help simulate", "bench compare"} {
 		r := run(t, noServers, strings.Fields(line)...)
 		if r.exit != 2 || r.out != "" || !strings.Contains(r.err, "is not in this version yet") || strings.Contains(r.err, "did you mean") {
 			t.Errorf("%s: exit %d\n%s%s", line, r.exit, r.out, r.err)

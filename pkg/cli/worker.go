@@ -33,6 +33,7 @@ func newWorker(a *app) *cobra.Command {
   sweep     takes back holds whose time is up
   guardian  compares a restarted, replaced or emptied Redis with the ledger before it sells again:
             rebuilds what was lost, and keeps shut what needs you
+  notify    tells receivers on the web what happens (dropctl hook)
 
 Run as many workers as you like, on as many machines: they share the work and take over from one
 that dies. Logs go to stderr. With --listen it answers /metrics, /livez and /readyz there, to
@@ -52,11 +53,11 @@ anybody who can reach that address.`,
 		},
 	}
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Broker, config.Paying, config.Metrics)
-	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "do only these parts: relay, apply, finalise, sweep, guardian, notify")
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked, 6 if a lot needs you")
 	cmd.Flags().StringVar(&listen, "listen", "", "show metrics and health at this address, such as 127.0.0.1:9464")
-	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "apply", "finalise", "sweep", "guardian"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "apply", "finalise", "sweep", "guardian", "notify"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("listen", cobra.FixedCompletions([]string{"127.0.0.1:9464"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

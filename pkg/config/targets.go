@@ -184,6 +184,17 @@ func isReference(value string) bool {
 	return strings.HasPrefix(value, envReference) || strings.HasPrefix(value, fileReference)
 }
 
+// ReadReference reads the secret that a flag's value points at. The value itself is never one: every user of the machine
+// could read it. Errors: fault.Usage for a value that is no reference, fault.InvalidConfig for one that leads nowhere.
+func ReadReference(flag, value string, getenv func(string) string) (Secret, error) {
+	if !isReference(value) {
+		return Secret{}, fault.New(fault.Usage, "--%s is not a reference", flag).WithField(flag).
+			WithHint("say where the secret is, with --%s env:NAME or --%s file:/path: every user of the machine can read what is typed here", flag, flag)
+	}
+	text, err := follow(flag, value, getenv)
+	return NewSecret(text), err
+}
+
 // follow returns what a reference points at, and any other value as it is.
 func follow(setting, value string, getenv func(string) string) (string, error) {
 	if name, ok := strings.CutPrefix(value, envReference); ok {

@@ -79,6 +79,7 @@ const (
 	commitHangs  finding = "commit hangs"
 	deadLetters  finding = "dead letters"
 	stopped      finding = "stopped"
+	hookFails    finding = "hook fails"
 	noWorker     finding = "no worker"
 	partIdle     finding = "part idle"
 	otherLimits  finding = "other limits"
@@ -139,6 +140,7 @@ var levels = map[finding][2]Result{
 
 	// Worth a thought.
 	crowded:      {Warn, Warn},
+	hookFails:    {Warn, Warn},
 	allOrNone:    {Warn, Warn},
 	mixed:        {Warn, Warn},
 	otherLimits:  {Warn, Warn},

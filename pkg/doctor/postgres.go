@@ -26,6 +26,7 @@ var postgresRules = []struct {
 	{"standby", "", synchronous},
 	{"dead-letters", "dead letters", deadEvents},
 	{"stopped-lots", "lots", stoppedLots},
+	{"hooks", "hooks", hooks},
 	{"workers", "workers", workers},
 	{"throttle", "pace", throttle},
 }
@@ -176,8 +177,32 @@ func stoppedLots(p drop.LedgerHealth, _ Options) verdict {
 	return bad(stopped, fault.Lookup(p.Stopped[0].Code).Hint, "nothing more is recorded of %s (%s)", someLots(lots), p.Stopped[0].Code)
 }
 
+// hooks judges whether receivers are told what they want to know.
+func hooks(p drop.LedgerHealth, _ Options) verdict {
+	var failing, parked []string
+	for _, h := range p.Hooks {
+		if !h.FailingSince.IsZero() {
+			failing = append(failing, h.ID)
+		}
+		if h.Parked > 0 {
+			parked = append(parked, h.ID)
+		}
+	}
+	switch {
+	case len(failing) > 0:
+		return bad(hookFails, "dropctl hook test "+failing[0], "the receivers of %s do not answer", some(failing))
+	case len(parked) > 0:
+		return bad(hookFails, "dropctl hook retry "+strings.Join(parked, " "), "notices of %s were given up", some(parked))
+	case len(p.Hooks) == 0:
+		return good("none")
+	}
+	return good("%d, and their receivers answer", len(p.Hooks))
+}
+
 func workers(p drop.LedgerHealth, o Options) verdict {
-	idle := slices.DeleteFunc(slices.Clone(o.Parts), func(part string) bool { return slices.Contains(p.Parts, part) })
+	idle := slices.DeleteFunc(slices.Clone(o.Parts), func(part string) bool {
+		return slices.Contains(p.Parts, part) || part == "notify" && len(p.Hooks) == 0
+	})
 	others := slices.DeleteFunc(slices.Clone(p.Versions), func(v string) bool { return v == o.Version })
 	switch {
 	case len(p.Versions) == 0:

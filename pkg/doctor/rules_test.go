@@ -203,6 +203,9 @@ var baseCases = []struct {
 	{stoppedLots, "one", func(p *drop.LedgerHealth) { p.Stopped = []drop.StoppedLot{{Lot: "hat", Code: fault.StopFork}} }, stopped},
 	{throttle, "one limit", func(p *drop.LedgerHealth) { p.Progress.Pace = drop.Pace{Limit: 500, Highest: 500} }, fine},
 	{throttle, "other limits", func(p *drop.LedgerHealth) { p.Progress.Pace = drop.Pace{Limit: 500, Highest: 2000} }, otherLimits},
+	{hooks, "a receiver that does not answer", func(p *drop.LedgerHealth) { p.Hooks = []drop.HookState{{FailingSince: time.Now()}} }, hookFails},
+	{hooks, "notices given up", func(p *drop.LedgerHealth) { p.Hooks = []drop.HookState{{Parked: 3}} }, hookFails},
+	{workers, "nobody tells hooks", func(p *drop.LedgerHealth) { p.Hooks, p.Parts = []drop.HookState{{}}, nil }, partIdle},
 	{workers, "none", func(p *drop.LedgerHealth) { p.Versions, p.Parts = nil, nil }, noWorker},
 	{workers, "a part", func(p *drop.LedgerHealth) { p.Parts = []string{"relay"} }, partIdle},
 	{workers, "another version", func(p *drop.LedgerHealth) { p.Versions = []string{"1.0", "0.9"} }, mixed},
@@ -386,7 +389,7 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 36, 0},
+		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 37, 0},
 		{"Redis alone", Stores{Stock: side[drop.StockHealth]{facts: r}}, Production, OK, "reachable", 20, 0},
 		{"eviction", Stores{Stock: side[drop.StockHealth]{facts: evicting}}, Development, Fail, "eviction", 20, 6},
 		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 16, 6},

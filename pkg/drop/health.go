@@ -71,6 +71,7 @@ type LedgerHealth struct {
 	Progress  Progress // without the age of gaps
 	Stopped   []StoppedLot
 	Dead      map[fault.Code]int64
+	Hooks     []HookState
 	Versions  []string // of the program, one for each worker alive
 	Parts     []string // what the workers that are alive do, together
 	Offset    time.Duration

@@ -35,6 +35,7 @@ type Applied struct {
 	Folded     int // events folded, among them some that had been waiting
 	Waiting    int // events kept until one before them arrives or their lot is rebuilt
 	Dead       int // events and poison kept as dead letters
+	Notices    int // things that hooks are to be told of
 	Stopped    []StoppedLot
 }
 

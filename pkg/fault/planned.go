@@ -6,7 +6,6 @@ import "strings"
 // command comes.
 var planned = map[string]bool{
 	"simulate":      true,
-	"hook":          true,
 	"bench compare": true,
 	"bench report":  true,
 }

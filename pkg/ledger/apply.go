@@ -74,7 +74,8 @@ type application struct {
 	installation string
 	lots         map[drop.LotID]*lotWork
 	poison       []drop.Poison
-	retried      map[place][]string // dead letters that are tried again, with their lines: they do not count as known
+	retried      map[place][]string       // dead letters that are tried again, with their lines: they do not count as known
+	wanted       map[drop.NoticeKind]bool // what hooks want to know; nil: nothing
 	writes       writes
 	result       drop.Applied
 }
@@ -126,12 +127,8 @@ func (l *Ledger) inTransaction(ctx context.Context, a *application) error {
 }
 
 func (a *application) run(ctx context.Context, tx pgx.Tx) error {
-	locked, err := lockLots(ctx, tx, a.ids())
-	if err != nil {
+	if err := a.lock(ctx, tx); err != nil {
 		return err
-	}
-	for id, w := range a.lots {
-		w.lot = locked[id]
 	}
 	return a.take(ctx, tx)
 }
@@ -159,7 +156,7 @@ func (a *application) foldAll(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	for _, w := range a.lots {
-		w.findRun()
+		w.findRun(a.wanted)
 	}
 	if err := a.readState(ctx, tx); err != nil {
 		return err
@@ -251,11 +248,12 @@ func (a *application) stopAt(w *lotWork, it item, code fault.Code, reason string
 }
 
 // findRun collects the events that follow the watermark without a gap.
-func (w *lotWork) findRun() {
+func (w *lotWork) findRun(wanted map[drop.NoticeKind]bool) {
 	if w.lot == nil || w.lot.Stopped != "" {
 		return
 	}
 	w.fold = newFold(w.lot)
+	w.fold.wanted = wanted
 	for seq := w.lot.Watermark.Seq + 1; ; seq++ {
 		it, ok := w.fresh[seq]
 		if !ok {

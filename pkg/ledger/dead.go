@@ -135,11 +135,9 @@ type letterEvidence struct {
 func (l *Ledger) settleIn(ctx context.Context, tx pgx.Tx, s Settlement, do settling) (SettledLot, error) {
 	a := newApplication(l.installation.ID, nil, nil)
 	w := a.work(s.Lot)
-	locked, err := lockLots(ctx, tx, []drop.LotID{s.Lot})
-	if err != nil {
+	if err := a.lock(ctx, tx); err != nil {
 		return SettledLot{}, err
 	}
-	w.lot = locked[s.Lot]
 	if w.lot == nil && (s.Gap || len(s.Places) > 0) {
 		return SettledLot{}, fault.New(fault.NotFound, "the ledger does not know the lot %s", s.Lot)
 	}

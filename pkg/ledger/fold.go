@@ -55,6 +55,10 @@ type fold struct {
 	entries       []ledgerEntry
 	due           []RefundDue
 	confirmations []payment // that have units now, whatever of them was due before
+
+	wanted  map[drop.NoticeKind]bool // what hooks want to know; nil: nothing
+	notices []noticeRow
+	marks   marks
 }
 
 type journalRow struct {
@@ -80,6 +84,7 @@ func (f *fold) next(it item) *misfit {
 	if bad := f.follows(ev); bad != nil {
 		return bad
 	}
+	was := f.lot.glance(ev.Time)
 	var bad *misfit
 	switch ev.Kind {
 	case drop.KindLoaded:
@@ -94,6 +99,9 @@ func (f *fold) next(it item) *misfit {
 		return bad
 	}
 	f.record(it)
+	if len(f.wanted) > 0 {
+		f.tell(ev, was)
+	}
 	return nil
 }
 

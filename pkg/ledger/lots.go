@@ -249,9 +249,11 @@ func (l *Ledger) bury(ctx context.Context, tx pgx.Tx, waiting, dead []stored) er
 	return tx.SendBatch(ctx, batch).Close()
 }
 
-// lockLots locks the lots in the order of their ids, which every writer does first, so that none waits in a circle.
+// lockLotsSQL locks lots in the order of their ids, which every writer does first, so that none waits in a circle.
+const lockLotsSQL = `SELECT ` + lotColumns + ` FROM lots WHERE lot = ANY($1) ORDER BY lot FOR UPDATE`
+
 func lockLots(ctx context.Context, tx pgx.Tx, ids []drop.LotID) (map[drop.LotID]*Lot, error) {
-	rows, err := tx.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = ANY($1) ORDER BY lot FOR UPDATE`, texts(ids))
+	rows, err := tx.Query(ctx, lockLotsSQL, texts(ids))
 	if err != nil {
 		return nil, err
 	}

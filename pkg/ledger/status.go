@@ -25,6 +25,7 @@ type Status struct {
 	Payments     Payments
 	Workers      []Worker
 	Pace         drop.Pace
+	Hooks        []drop.HookState
 	Now          time.Time // PostgreSQL's time of the look
 }
 
@@ -60,6 +61,9 @@ func (l *Ledger) readStatus(ctx context.Context) (Status, error) {
 		return s, err
 	}
 	if s.Workers, err = l.Workers(ctx); err != nil {
+		return s, err
+	}
+	if s.Hooks, err = readHooks(ctx, l.pool); err != nil {
 		return s, err
 	}
 	s.Pace, err = readPace(ctx, l.pool)

@@ -129,6 +129,9 @@ func (a *application) write(ctx context.Context, tx pgx.Tx) error {
 	a.writes.queueRefundsDue(batch)
 	a.writes.queueSettled(batch)
 	a.queueLots(batch, changed)
+	if err := a.queueNotices(batch); err != nil {
+		return err
+	}
 	if batch.Len() > 0 {
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return err

@@ -83,13 +83,14 @@ type Worker struct {
 	GivenUp         prometheus.Counter
 	Expired         prometheus.Counter
 	Reopened        prometheus.Counter
+	Notices         *prometheus.CounterVec // outcome: delivered, refused, failed or parked
 	Failures        *prometheus.CounterVec // part
 	Reconnects      *prometheus.CounterVec // part
 }
 
 // WorkerParts are the values of a worker's part label: what it does, and what it does besides.
 func WorkerParts() []string {
-	return []string{"relay", "apply", "finalise", "sweep", "guardian", "heartbeat", "upkeep", "wakes"}
+	return []string{"relay", "apply", "finalise", "sweep", "guardian", "notify", "heartbeat", "upkeep", "wakes"}
 }
 
 // NewWorker returns the metrics in a registry; with nil they count unseen.
@@ -113,6 +114,8 @@ func newWorker(m maker) *Worker {
 		GivenUp:  m.counter("dropctl_worker_given_up_total", "Confirmed reservations that were refunded because nobody paid for them within their time."),
 		Expired:  m.counter("dropctl_worker_expired_total", "Holds taken back because their time was up."),
 		Reopened: m.counter("dropctl_worker_reopened_total", "Shards that the guardian opened again."),
+		Notices: m.counters("dropctl_worker_notices_total", "Attempts to tell a hook's receiver something: delivered, refused by it, failed because it did not answer; and notices given up (parked).",
+			[]string{"outcome"}, "delivered", "refused", "failed", "parked"),
 		Failures: m.counters("dropctl_worker_failures_total", "Attempts of a part that failed; it tries again until it works.",
 			[]string{"part"}, WorkerParts()...),
 		Reconnects: m.counters("dropctl_worker_reconnects_total", "Times a part worked again after it had failed.",
@@ -148,6 +151,10 @@ type Drop struct {
 	ReturnsOpen        prometheus.Gauge
 	ReturnsRefused     prometheus.Gauge
 	PaymentsStuck      prometheus.Gauge
+	NoticesWaiting     prometheus.Gauge
+	NoticesOldest      prometheus.Gauge // seconds
+	NoticesParked      prometheus.Gauge
+	HooksFailing       prometheus.Gauge
 	WorkersAlive       *prometheus.GaugeVec // part
 	ReconcileLast      prometheus.Gauge     // seconds since 1970
 	ReconcileLots      *prometheus.GaugeVec // verdict
@@ -192,6 +199,10 @@ func newDrop(m maker) *Drop {
 		ReturnsOpen:        m.gauge("dropctl_charge_refunds_open", "Refunds of charges that the payment gateway has not made yet."),
 		ReturnsRefused:     m.gauge("dropctl_charge_refunds_refused", "Refunds of charges that the payment gateway will not make."),
 		PaymentsStuck:      m.gauge("dropctl_payments_stuck", "Charges and refunds that had no clear answer of the payment gateway for five minutes."),
+		NoticesWaiting:     m.gauge("dropctl_notices_waiting", "Notices that hooks' receivers have not got."),
+		NoticesOldest:      m.gauge("dropctl_notices_oldest_waiting_seconds", "Age of the oldest of them."),
+		NoticesParked:      m.gauge("dropctl_notices_parked", "Notices that were given up."),
+		HooksFailing:       m.gauge("dropctl_hooks_failing", "Hooks whose receiver does not answer."),
 		WorkersAlive:       m.gauges("dropctl_workers_alive", "Workers that do this part and were heard of within 30 seconds.", "part"),
 		ReconcileLast:      m.gauge("dropctl_reconcile_last_timestamp_seconds", "When a reconcile run last came to a verdict; 0 if none did."),
 		ReconcileLots:      m.gauges("dropctl_reconcile_lots", "Lots by the verdict of the newest run that looked at them.", "verdict"),

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
@@ -22,6 +23,7 @@ func (w *Worker) guard(ctx context.Context) error {
 		g.Barrier = w.opt.Queue.Barrier
 	}
 	said := map[string]bool{}
+	var frozen map[drop.LotID]fault.Code
 	away := false
 	for {
 		findings, err := g.Pass(ctx)
@@ -35,6 +37,9 @@ func (w *Worker) guard(ctx context.Context) error {
 		case fatal(err):
 			return err
 		case err == nil:
+			if frozen, err = w.noteFrozen(ctx, findings, frozen); err != nil {
+				return err
+			}
 			w.health.fine("guardian")
 		case ctx.Err() == nil: // it goes on with what it knows of the shards that do answer
 			w.health.failed("guardian", err)

@@ -59,7 +59,7 @@ func (w *Worker) looked() bool {
 }
 
 // idle asks in the order in which work travels, so that nothing slips past behind a question: holds to take
-// back, entries the ledger has not got, events that could be folded, sales to book. What waits behind a gap
+// back, entries the ledger has not got, events that could be folded, sales to book, notices to send. What waits behind a gap
 // or a freeze is not work: no worker can do it.
 func (w *Worker) idle(ctx context.Context) (bool, error) {
 	if w.does(Guardian) && !w.guardianDone() {
@@ -80,7 +80,12 @@ func (w *Worker) idle(ctx context.Context) (bool, error) {
 		if w.opt.Gateway != nil { // what waits for a payer or the gateway's own decision is not work
 			unfinished = w.ledger.Unpaid
 		}
-		left, err := unfinished(ctx)
+		if left, err := unfinished(ctx); left > 0 || err != nil {
+			return false, err
+		}
+	}
+	if w.does(Notify) {
+		left, err := w.ledger.NoticesToSend(ctx)
 		return err == nil && left == 0, err
 	}
 	return true, nil

@@ -94,11 +94,12 @@ type recorder struct {
 	metrics   *telemetry.Worker
 	done      counters
 	confirmed chan struct{} // wakes finalise
+	noticed   chan struct{} // wakes notify
 	asking    chan struct{} // held by who asks for tokens: the others wait in line, and the bucket is asked once
 }
 
 func newRecorder(journal Journal, o Options, log *slog.Logger) *recorder {
-	return &recorder{journal: journal, rate: o.Rate, log: log, metrics: o.Metrics, confirmed: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
+	return &recorder{journal: journal, rate: o.Rate, log: log, metrics: o.Metrics, confirmed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
 }
 
 // patienceInLine is how long one waits for another who asks for tokens: that one's connection may be dead.
@@ -143,7 +144,7 @@ func (r *recorder) apply(ctx context.Context, events []drop.Event, poison []drop
 	return did, err
 }
 
-// applied counts, says aloud what needs somebody, and wakes finalise.
+// applied counts, says aloud what needs somebody, and wakes finalise and notify.
 func (r *recorder) applied(did drop.Applied) {
 	r.done.events.Add(int64(did.Folded))
 	r.done.duplicates.Add(int64(did.Duplicates))
@@ -159,12 +160,18 @@ func (r *recorder) applied(did drop.Applied) {
 			"next", recovery.Finding{Reason: stopped.Code, Lots: []drop.LotID{stopped.Lot}}.Next())
 	}
 	r.wakeFinalise()
+	if did.Notices > 0 {
+		wake(r.noticed)
+	}
 }
 
 // wakeFinalise lets finalise look for work at once.
-func (r *recorder) wakeFinalise() {
+func (r *recorder) wakeFinalise() { wake(r.confirmed) }
+
+// wake lets a part look at once, unless it is going to anyway.
+func wake(part chan struct{}) {
 	select {
-	case r.confirmed <- struct{}{}:
+	case part <- struct{}{}:
 	default:
 	}
 }

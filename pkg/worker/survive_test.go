@@ -336,7 +336,7 @@ func splitBrain(t *testing.T, w *testkit.WatchedRedis, lag time.Duration) {
 	w.Isolate(primary)
 	cut := time.Now()
 	there := island.sellConfirmed(t, "bottle", "cut off", 20) // as far as it still sells
-	last := cut // when the side that is cut off sold last
+	last := cut                                               // when the side that is cut off sold last
 	for sold, _, _ := old.count(); time.Since(cut) < lag+4*time.Second; time.Sleep(10 * time.Millisecond) {
 		if now, _, _ := old.count(); now > sold {
 			sold, last = now, time.Now()

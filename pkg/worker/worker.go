@@ -1,5 +1,6 @@
 // Package worker is what runs behind the sale: it carries events from the outbox into the ledger (relay),
-// books confirmed reservations (finalise), takes back expired holds (sweep) and watches the doors (guardian).
+// books confirmed reservations (finalise), takes back expired holds (sweep), watches the doors (guardian) and tells
+// receivers on the web what happens (notify).
 //
 // Any number of workers may run at once, on any machine, and any of them may die at any moment: everything
 // a worker does is either repeated by another one or was not needed. One file per part; this one starts
@@ -48,6 +49,7 @@ type Ledger interface {
 	Journal
 	Bookings
 	Charges
+	Notices
 
 	// Heartbeat records that the worker is alive, and returns the names of those it forgets now because they were
 	// silent for a day; Farewell records that it has stopped in good order.
@@ -78,10 +80,11 @@ const (
 	Finalise Part = "finalise"
 	Sweep    Part = "sweep"
 	Guardian Part = "guardian"
+	Notify   Part = "notify"
 )
 
 // Parts lists every part in the order in which they are shown.
-func Parts() []Part { return []Part{Relay, Apply, Finalise, Sweep, Guardian} }
+func Parts() []Part { return []Part{Relay, Apply, Finalise, Sweep, Guardian, Notify} }
 
 // PartsOf lists the parts that there is work for: apply only if workers read from a queue.
 func PartsOf(source bool) []Part {
@@ -97,7 +100,7 @@ func ParseParts(names []string, source bool) ([]Part, error) {
 	for _, name := range names {
 		part := Part(name)
 		if !slices.Contains(Parts(), part) {
-			return nil, fault.New(fault.Usage, "%q is not a part of the worker", name).WithField("only").WithHint("use relay, apply, finalise, sweep or guardian")
+			return nil, fault.New(fault.Usage, "%q is not a part of the worker", name).WithField("only").WithHint("use relay, apply, finalise, sweep, guardian or notify")
 		}
 		if !slices.Contains(PartsOf(source), part) {
 			return nil, fault.New(fault.Usage, "with this transport there is no part %s: workers read from no queue", name).WithField("only").
@@ -294,6 +297,9 @@ func (w *Worker) startParts(start func(name string, loop func(context.Context) e
 	}
 	if w.does(Guardian) {
 		start("guardian", w.guard)
+	}
+	if w.does(Notify) {
+		start("notify", w.notify)
 	}
 }
 

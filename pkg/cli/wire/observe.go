@@ -69,7 +69,7 @@ func Observe(s *stock.Stock, l func() (*ledger.Ledger, error), gauges *telemetry
 		stock: s, ledger: l, opt: o, gauges: gauges, redis: none, postgres: none,
 		deadLetters: newFamily(gauges.DeadLetters, append(codes("stop"), string(fault.Invalid))...), frozen: newFamily(gauges.LotsFrozen, codes("freeze")...),
 		stopped: newFamily(gauges.LotsStopped, codes("stop")...), verdicts: newFamily(gauges.ReconcileLots, codes("verdict")...),
-		parts:      newFamily(gauges.WorkersAlive, "relay", "finalise", "sweep", "guardian"),
+		parts:      newFamily(gauges.WorkersAlive, "relay", "finalise", "sweep", "guardian", "notify"),
 		shardBytes: newFamily(gauges.ShardOutboxBytes), shardOldest: newFamily(gauges.ShardOutboxOldest),
 		available: newFamily(gauges.LotAvailable), held: newFamily(gauges.LotHeld), sold: newFamily(gauges.LotSold),
 	}
@@ -205,6 +205,7 @@ func (o *Observer) lookAtLedger(ctx context.Context) error {
 	g.ReturnsRefused.Set(float64(st.Payments.Refused))
 	g.PaymentsStuck.Set(float64(st.Payments.Stuck))
 	g.ReconcileLast.Set(seconds(last))
+	o.showHooks(st.Hooks, st.Now)
 	o.deadLetters.set(byCode(st.DeadLetters))
 	o.verdicts.set(byCode(verdicts))
 	stopped, alive := map[string]float64{}, map[string]float64{}
@@ -221,6 +222,24 @@ func (o *Observer) lookAtLedger(ctx context.Context) error {
 	o.stopped.set(stopped)
 	o.parts.set(alive)
 	return nil
+}
+
+func (o *Observer) showHooks(hooks []drop.HookState, now time.Time) {
+	var waiting, parked, failing int64
+	var oldest time.Time
+	for _, h := range hooks {
+		waiting, parked = waiting+h.Waiting, parked+h.Parked
+		if !h.FailingSince.IsZero() {
+			failing++
+		}
+		if !h.Oldest.IsZero() && (oldest.IsZero() || h.Oldest.Before(oldest)) {
+			oldest = h.Oldest
+		}
+	}
+	o.gauges.NoticesWaiting.Set(float64(waiting))
+	o.gauges.NoticesOldest.Set(age(oldest, now))
+	o.gauges.NoticesParked.Set(float64(parked))
+	o.gauges.HooksFailing.Set(float64(failing))
 }
 
 // lookAtRedis reads the outboxes and the lots. The ledger's side of the lag is read first, so that what comes between

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/notify"
+)
+
+func newHookAdd(a *app) *cobra.Command {
+	var lot, secret string
+	var kinds []string
+	var h drop.Hook
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "add URL",
+		Short: "Tell a receiver from now on, and show its secret once",
+		Long: `Tell a receiver what happens from now on: each notice is a POST of one JSON object, signed with the
+hook's secret, which is printed once and never again. A notice is sent until the receiver answers
+2xx, for three days; its id in the header Dropctl-Delivery stays the same, for it may come twice.
+
+Kinds: lot_loaded and lot_opened (a lot can be bought), held, confirmed and expired (reservations),
+sold_out and available_again (told when it has been so for a second), lot_frozen (it sells nothing
+until somebody acts) and refund_due (a payment for units that nobody got).
+
+Addresses within private networks are refused, also later, when a name begins to stand for one,
+unless --allow-private says that the receiver is within your own network; http without TLS as well.`,
+		Example: `  dropctl hook add https://shop.example/drops
+  dropctl hook add https://app.example/hooks --group autumn --kinds lot_loaded,lot_opened --secret file:/etc/dropctl/hook.secret
+  dropctl hook add http://10.0.0.7:9000/ --lot truffle-99 --allow-private`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			h.URL, h.Lot, h.CreatedBy = args[0], drop.LotID(lot), a.cfg.Actor
+			if h.Kinds, err = drop.ParseNoticeKinds(kinds); err != nil {
+				return err
+			}
+			if err := checkHook(h); err != nil {
+				return err
+			}
+			key := drop.NewHookSecret()
+			if secret != "" {
+				given, err := config.ReadReference("secret", secret, a.getenv)
+				if err != nil {
+					return err
+				}
+				key = given.Reveal()
+			}
+			if err := drop.CheckHookSecret(key); err != nil {
+				return err
+			}
+			return a.addHook(cmd.Context(), h, key, secret == "", dryRun)
+		},
+	}
+	cmd.Flags().StringVar(&lot, "lot", "", "only this lot")
+	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.lotIDs))
+	a.groupFlag(cmd, &h.Group)
+	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "what to tell, separated by commas (default: everything)")
+	_ = cmd.RegisterFlagCompletionFunc("kinds", completeList(kindWords()...))
+	cmd.Flags().BoolVar(&h.AllowPrivate, "allow-private", false, "the receiver is within a private network; http is fine")
+	cmd.Flags().StringVar(&secret, "secret", "", "where the secret is: env:NAME or file:/path (default: one is made)")
+	completeNothing(cmd, "secret")
+	dryRunFlag(cmd, &dryRun)
+	a.settings(cmd, cmd.Flags(), config.Database)
+	return cmd
+}
+
+func kindWords() []string {
+	var words []string
+	for _, k := range drop.NoticeKinds() {
+		words = append(words, string(k))
+	}
+	return words
+}
+
+// checkHook checks what was typed; it asks nobody.
+func checkHook(h drop.Hook) error {
+	if h.Lot != "" && h.Group != "" {
+		return fault.New(fault.Usage, "--lot and --group do not go together").WithHint("add one hook for the lot and one for the group")
+	}
+	if h.Lot != "" {
+		if _, err := drop.ParseLotID(string(h.Lot)); err != nil {
+			return err
+		}
+	}
+	if err := checkGroup(h.Group); err != nil {
+		return err
+	}
+	return notify.CheckURL(h.URL, h.AllowPrivate)
+}
+
+// hookAddedView is a hook that was added just now. Nothing else ever shows the secret.
+type hookAddedView struct {
+	ID           string            `json:"id" table:"ID,name"` // "" after a dry run
+	URL          string            `json:"url" table:"URL"`
+	Lot          drop.LotID        `json:"lot" table:"LOT"`
+	Group        string            `json:"group" table:"GROUP"`
+	Kinds        []drop.NoticeKind `json:"kinds" table:"KINDS"`
+	AllowPrivate bool              `json:"allow_private" table:"PRIVATE,wide"`
+	Created      time.Time         `json:"created" table:"CREATED,wide"`
+	CreatedBy    string            `json:"created_by" table:"CREATED BY,wide"`
+	Secret       string            `json:"secret" table:"SECRET"` // "" after a dry run, and of one that was given
+	DryRun       bool              `json:"dry_run"`
+}
+
+func viewAdded(h drop.Hook) hookAddedView {
+	return hookAddedView{ID: h.ID, URL: shownURL(h.URL), Lot: h.Lot, Group: h.Group, Kinds: h.Kinds, AllowPrivate: h.AllowPrivate, Created: h.Created, CreatedBy: h.CreatedBy}
+}
+
+// addHook adds a hook; made says that its secret was made here, and has to be shown.
+func (a *app) addHook(ctx context.Context, h drop.Hook, secret string, made, dryRun bool) error {
+	l, err := a.openKeys(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	a.note("target: a hook on %s", l.Target())
+	within, cancel := a.bounded(ctx)
+	defer cancel()
+	if !h.AllowPrivate {
+		known, err := notify.CheckHost(within, h.URL)
+		if err != nil {
+			return err
+		}
+		if !known {
+			a.note("warning: the name of the receiver's host cannot be looked up from here")
+		}
+	}
+	view := viewAdded(h)
+	if dryRun {
+		view.DryRun = true
+		return a.print(view)
+	}
+	h.ID = drop.NewHookID()
+	added, err := l.AddHook(within, h, secret)
+	if fault.Is(err, fault.Conflict) {
+		return err
+	}
+	if err != nil {
+		return hookSecretLost(fault.As(err), h.ID)
+	}
+	view = viewAdded(added)
+	if made {
+		view.Secret = secret
+	}
+	if err := a.out.Print(view); err != nil { // not a.print: its error, and this one too, may repeat the secret
+		return hookSecretLost(fault.New(fault.CodeOf(err), "the hook %s was added, but the output failed", h.ID), h.ID)
+	}
+	if made {
+		a.note("this secret is shown once; give it to the receiver, then try: dropctl hook test %s", h.ID)
+	}
+	return nil
+}
+
+// hookSecretLost says what to do about a hook that may be there while nobody has seen its secret.
+func hookSecretLost(err *fault.Error, id string) error {
+	return err.With("id", id).WithHint("if dropctl hook list shows %s, its secret may be lost; remove it: dropctl hook remove %s --yes; then run it again", id, id)
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/config"
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+func newHookRemove(a *app) *cobra.Command {
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:   "remove ID…",
+		Short: "Tell receivers nothing any more",
+		Long: `End hooks for good. What their receivers have not been told yet is dropped, and their secrets are
+forgotten. It asks first, or needs --yes. Removing again changes nothing.`,
+		Example: `  dropctl hook remove k3bt7q2m --yes
+  dropctl hook remove k3bt7q2m abcdefgh --dry-run`,
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completeFrom(a.hookIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := readHookIDs(args)
+			if err != nil {
+				return err
+			}
+			l, err := a.openKeys(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return a.changeHooks(cmd.Context(), l, ids, dryRun, hookChange{
+				ask: "remove %s for good, with all that was not sent yet?", result: "removed",
+				count: func(h drop.HookState) int64 { return h.Waiting + h.Parked },
+				do:    func(ctx context.Context, id string) (bool, error) { return l.RemoveHook(ctx, id, a.cfg.Actor) },
+			})
+		},
+	}
+	dryRunFlag(cmd, &dryRun)
+	a.settings(cmd, cmd.Flags(), config.Database)
+	return cmd
+}
