@@ -392,10 +392,10 @@ func TestReports(t *testing.T) {
 		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 37, 0},
 		{"Redis alone", Stores{Stock: side[drop.StockHealth]{facts: r}}, Production, OK, "reachable", 20, 0},
 		{"eviction", Stores{Stock: side[drop.StockHealth]{facts: evicting}}, Development, Fail, "eviction", 20, 6},
-		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 16, 6},
+		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 17, 6},
 		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}}, Development, Fail, "reachable", 2, 6},
 		{"unknown is no failure", Stores{Stock: side[drop.StockHealth]{facts: managed}}, Production, OK, "aof", 20, 0},
-		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 15, 0},
+		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 16, 0},
 	} {
 		o := options
 		o.Profile = c.profile
