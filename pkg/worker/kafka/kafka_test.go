@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,8 +19,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/testkit/broker"
 	"github.com/dropctl/dropctl/pkg/worker"
@@ -94,6 +99,33 @@ func TestTheBrokersMayBeDownForTheWholeDrop(t *testing.T) {
 	}
 	s.broker.Restart()
 	s.arrives(t)
+}
+
+// As cron runs it: everything that is there goes through the topic, then the worker ends.
+func TestUntilIdleDrainsThroughTheTopic(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	for _, lot := range s.lots(t, 10) {
+		s.sell(t, lot, 0, 10)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	for range 2 {
+		if _, err := s.worker(t, worker.Options{UntilIdle: true}).Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.pending(t); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	}
+	s.arrives(t)
+	s.broker.Kill()
+	s.load(t, "one-more", 1) // which is an event too
+	_, err := s.worker(t, worker.Options{UntilIdle: true, Patience: 2 * time.Second}).Run(ctx)
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "Kafka at ") {
+		t.Errorf("with the brokers down it ended with %v", err)
+	}
 }
 
 func TestWhatTheTopicLosesIsSentAgain(t *testing.T) {
@@ -370,6 +402,54 @@ func TestBrokersThatWantTLSAndAUser(t *testing.T) {
 	}
 	if _, err := kafka.Open(kafka.Options{SASL: kafka.Plain, Username: "dropctl"}); !fault.Is(err, fault.InvalidConfig) {
 		t.Errorf("without a password: %v", err)
+	}
+}
+
+// What an operator sets is what the brokers get to see.
+func TestTheSettingsLeadToTheTopic(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	b := broker.StartSecure(t)
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte(broker.Password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"DROPCTL_TRANSPORT": "kafka", "DROPCTL_KAFKA_BROKERS": strings.Join(b.Addrs(), ", "), "DROPCTL_KAFKA_TOPIC": "of-the-shop",
+		"DROPCTL_KAFKA_CA_FILE": b.CAFile(), "DROPCTL_KAFKA_SASL": "scram-sha-512", "DROPCTL_KAFKA_USERNAME": broker.Username, "DROPCTL_KAFKA_PASSWORD": "file:" + password}
+	getenv := func(name string) string { return env[name] }
+	open := func() (wire.Queue, error) {
+		cfg, err := config.Resolve(config.Sources{Getenv: getenv})
+		if err == nil {
+			err = wire.CheckTransport(cfg, getenv, true, false)
+		}
+		if err != nil {
+			return wire.Queue{}, err
+		}
+		return wire.OpenQueue(t.Context(), cfg, getenv, s.ledger, telemetry.NewWorker(nil), slog.New(slog.DiscardHandler))
+	}
+	q, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	entry := drop.OutboxEntry{ID: "1-1", Entry: drop.Entry{Installation: s.ledger.Installation().ID, Time: time.UnixMilli(1), Body: "a"}}
+	if err := q.Queue.Send(t.Context(), shards-1, []drop.OutboxEntry{entry}, 1); err != nil {
+		t.Fatal(err)
+	}
+	o := secure(t, b)
+	o.Topic, o.Shards = "of-the-shop", shards+1
+	if err := queue(t, o).Check(t.Context()); !fault.Is(err, fault.InvalidConfig) {
+		t.Errorf("the topic has not one partition for each shard: %v", err)
+	}
+
+	for name, wrong := range map[string]string{"DROPCTL_KAFKA_PASSWORD": "", "DROPCTL_KAFKA_BROKERS": "somewhere", "DROPCTL_KAFKA_CA_FILE": password, "DROPCTL_KAFKA_KEY_FILE": password} {
+		right := env[name]
+		env[name] = wrong
+		if _, err := open(); !fault.Is(err, fault.InvalidConfig) || strings.Contains(err.Error(), broker.Password) {
+			t.Errorf("%s=%s: %v", name, wrong, err)
+		}
+		env[name] = right
 	}
 }
 

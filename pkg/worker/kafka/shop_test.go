@@ -75,21 +75,27 @@ func queue(t testing.TB, o kafka.Options) *kafka.Kafka {
 	return k
 }
 
-// start runs a worker on a connection of its own until the test ends or stop is called.
-func (s *shop) start(t testing.TB, o worker.Options) (stop func() worker.Summary) {
+// worker is one with connections of its own.
+func (s *shop) worker(t testing.TB, o worker.Options) *worker.Worker {
 	t.Helper()
 	in := s.ledger.Installation()
 	k := queue(t, s.options())
 	o.Installation, o.Shards, o.Rebuild, o.Queue, o.Source = in.ID, in.Shards, wire.RebuildLot(s.stock, s.ledger), k, k
 	o.Log = slog.New(slog.NewTextHandler(logWriter{t}, nil))
+	return worker.New(s.stock, wire.WorkerLedger(s.ledger), o)
+}
+
+// start runs a worker until the test ends or stop is called.
+func (s *shop) start(t testing.TB, o worker.Options) (stop func() worker.Summary) {
+	t.Helper()
+	w := s.worker(t, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	var sum worker.Summary
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer k.Close()
-		sum, err = worker.New(s.stock, wire.WorkerLedger(s.ledger), o).Run(ctx)
+		sum, err = w.Run(ctx)
 	}()
 	stop = sync.OnceValue(func() worker.Summary {
 		cancel()
