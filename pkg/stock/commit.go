@@ -224,6 +224,8 @@ func (n *node) drive(l *lane) {
 		}
 		if err == nil {
 			err = l.meet(ctx, shards)
+		} else {
+			l.leave(ctx, shards)
 		}
 		for i, sh := range shards {
 			sh.fill(batches[i], n)

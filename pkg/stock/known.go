@@ -89,10 +89,11 @@ func (sh *shard) driveLooks() {
 		err := sh.seek(ctx)
 		if err == nil {
 			l.lead(sh.home.Load())
-			err = l.ready(ctx)
-		}
-		if err == nil {
-			err = l.meet(ctx, []*shard{sh})
+			if err = l.ready(ctx); err == nil {
+				err = l.meet(ctx, []*shard{sh})
+			} else {
+				l.leave(ctx, []*shard{sh})
+			}
 		}
 		free := l.enter(err)
 		batch = sh.takeLooks(batch[:0])

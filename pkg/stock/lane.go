@@ -232,6 +232,16 @@ func (l *lane) answers(ctx context.Context, sent []*invocation, cmds []*redis.Cm
 	return answers
 }
 
+// leave has shards sought before they are sent here again: the server cannot be reached, and another may have taken them over.
+func (l *lane) leave(ctx context.Context, shards []*shard) {
+	for _, sh := range shards {
+		sh.moves.Add(1)
+	}
+	if len(shards) > 0 {
+		l.stock.server.moved(ctx)
+	}
+}
+
 // sentAway notes that the lane's server said that a shard lives elsewhere, or that it is no primary any more.
 func (l *lane) sentAway(ctx context.Context, sh *shard) {
 	sh.moves.Add(1)
