@@ -57,6 +57,14 @@ var postgresProduct = product{
 	packages: map[string]string{"apt-get": "postgresql", "dnf": "postgresql-server", "apk": "postgresql postgresql-client", "brew": "postgresql@17"},
 }
 
+// HasRedis reports whether a Redis (or Valkey) of that version or a newer one is installed; RedisOptions.Least asks for one.
+func HasRedis(ctx context.Context, major, minor int) bool {
+	p := redisProduct
+	p.min = version{major, minor}
+	_, err := p.find(ctx)
+	return err == nil
+}
+
 // find returns the path of the product's program: the first one in PATH that is new enough, else the
 // newest in the known places. The error is MissingBinary, with this system's install command as the hint.
 func (p product) find(ctx context.Context) (string, error) {

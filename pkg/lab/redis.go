@@ -24,6 +24,7 @@ type RedisOptions struct {
 	Directives []string // more lines of redis.conf, such as "maxmemory 64mb" or "min-replicas-to-write 1"; they win over ours
 	Host       string   // an address besides 127.0.0.1 on which it listens, and where others find it; empty: none
 	Announce   string   // "host:port" where replicas and Sentinels find it, such as a proxy's; empty: its own address
+	Least      [2]int   // the oldest version that will do, such as {7, 2}; zero: the oldest that dropctl works with
 	Under      []string // a program with arguments that executes the server, such as env with variables
 	DiskSize   int64    // bytes of a disk of its own for its data (see FillDisk); 0: none
 
@@ -50,7 +51,11 @@ func startRedis(ctx context.Context, o RedisOptions, password string) (*Redis, e
 	if err := supported(); err != nil {
 		return nil, err
 	}
-	program, err := redisProduct.find(ctx)
+	product := redisProduct
+	if product.min.less(o.Least) {
+		product.min = o.Least
+	}
+	program, err := product.find(ctx)
 	if err != nil {
 		return nil, err
 	}

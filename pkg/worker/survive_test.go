@@ -444,6 +444,93 @@ func TestBothStoresMayDieAtOnce(t *testing.T) {
 	s.nothingTwice(t)
 }
 
+// The disk of Redis' append-only file is full: it refuses every write, and sells again once there is room.
+func TestAFullDiskOfRedisStopsTheSaleAndLosesNothing(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	r := testkit.Redis(t, lab.RedisOptions{DiskSize: 16 << 20})
+	db := testkit.Postgres(t)
+	s := newShopOn(t, r, db.Server, db.Name)
+	s.load(t, "truffle", 100_000)
+	s.start(t, worker.Options{})
+	buyers := s.buyers(t, "truffle")
+	buyers.awaitAccepted(t, 100, 20*time.Second)
+	if err := r.FillDisk(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 60*time.Second, func() (bool, string) { // what was allocated before takes a little
+		_, refused, last := buyers.count()
+		return refused > 20, "it sells on; the last refusal is " + last
+	})
+	buyers.awaitRefused(t, 100)
+	if err := r.FreeDisk(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	buyers.awaitAccepted(t, 100, 60*time.Second)
+	buyers.stop()
+	s.agreesWithin(t, 60*time.Second)
+	if err := r.Kill(); err != nil { // all that was acknowledged is on the disk
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.sellsWithin(t, "truffle", 60*time.Second)
+	s.agreesWithin(t, 60*time.Second)
+	s.nothingTwice(t)
+	if have := len(buyers.accepted()); s.held(t, "truffle") < have {
+		t.Errorf("of %d reservations the ledger has %d", have, s.held(t, "truffle"))
+	}
+}
+
+// The disk of PostgreSQL's write-ahead log is full, and the server ends: the sale goes on, and all of it is recorded later.
+func TestAFullDiskOfPostgreSQLHoldsNoSaleUp(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	postgres := testkit.PostgresServer(t, lab.PostgresOptions{WALDiskSize: 48 << 20})
+	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
+	s.load(t, "truffle", 100_000)
+	s.start(t, worker.Options{})
+	buyers := s.buyers(t, "truffle")
+	buyers.awaitAccepted(t, 100, 20*time.Second)
+	if err := postgres.FillDisk(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 60*time.Second, func() (bool, string) { // there may be segments that were made in advance
+		_, err := postgres.SQL(t.Context(), lab.Database, "SELECT pg_switch_wal()")
+		return err != nil, "the server runs on"
+	})
+	buyers.awaitAccepted(t, 300, 60*time.Second)
+	if _, refused, last := buyers.count(); refused > 0 {
+		t.Errorf("%d buyers were refused: %s", refused, last)
+	}
+	if err := postgres.FreeDisk(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgres.Kill(); err != nil { // it ended by itself, or tries to recover
+		t.Fatal(err)
+	}
+	if err := postgres.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	buyers.stop()
+	s.agreesWithin(t, 60*time.Second)
+	s.nothingTwice(t)
+	if have := len(buyers.accepted()); s.held(t, "truffle") != have {
+		t.Errorf("of %d reservations the ledger has %d", have, s.held(t, "truffle"))
+	}
+}
+
+// held counts the holds of a lot that the ledger has.
+func (s *shop) held(t testing.TB, lot drop.LotID) int {
+	t.Helper()
+	lots, err := s.ledger.Lots(t.Context(), []drop.LotID{lot})
+	if err != nil || len(lots) != 1 {
+		t.Fatalf("%d lots, %v", len(lots), err)
+	}
+	return int(lots[0].Held)
+}
+
 func clusterURL(t testing.TB, c *lab.Cluster) string {
 	t.Helper()
 	first, err := url.Parse(c.Nodes[0].URL())
