@@ -81,7 +81,7 @@ func (s *Stock) tooWeak(weak string) error {
 // remedy is what to change on a server that cannot give the level.
 func (lv level) remedy() string {
 	if lv.disk {
-		return "let it have appendonly yes and appendfsync always, or be Redis 7.2 or newer; or choose another --durability"
+		return "let it have appendonly yes and appendfsync always, or be Redis 8.0 or newer; or choose another --durability"
 	}
 	return "bring the replicas back, or choose another --durability"
 }
@@ -96,7 +96,7 @@ type question struct {
 func (lv level) ask(ctx context.Context, pipe redis.Pipeliner) (q question) {
 	switch {
 	case lv.disk:
-		q.info = pipe.Info(ctx, "persistence")
+		q.info = pipe.Info(ctx, "server", "persistence")
 		q.config = redis.NewMapStringStringCmd(ctx, "CONFIG", "GET", "appendfsync", "no-appendfsync-on-rewrite")
 		_ = pipe.Process(ctx, q.config)
 		q.waitaof = pipe.Do(ctx, "COMMAND", "INFO", "WAITAOF")
@@ -134,7 +134,7 @@ func (s *Stock) judgeDisk(info map[string]string, q question) (wait []any, weak 
 		fsync = s.opt.AttestedFsync
 	}
 	pauses := q.config.Val()["no-appendfsync-on-rewrite"] == "yes" // nothing is synced while the file is rewritten
-	commands, _ := q.waitaof.Slice()
+	canWait, noWait := canWaitForDisk(info, q)
 	switch {
 	case info["aof_enabled"] != "1":
 		return nil, "its append-only file is off"
@@ -142,14 +142,27 @@ func (s *Stock) judgeDisk(info map[string]string, q question) (wait []any, weak 
 		return nil, "its append-only file was just switched on and is not complete yet"
 	case fsync == "always" && !pauses:
 		return nil, "" // it syncs before it answers anybody
-	case len(commands) == 1 && commands[0] != nil:
+	case canWait:
 		return []any{"WAITAOF", 1, 0, s.opt.DurabilityWait.Milliseconds()}, ""
 	case fsync == "":
-		return nil, "it does not tell when it syncs its append-only file (CONFIG is forbidden, and redis-appendfsync is not attested), and has no WAITAOF"
+		return nil, "it does not tell when it syncs its append-only file (CONFIG is forbidden, and redis-appendfsync is not attested), and " + noWait
 	case pauses:
-		return nil, "it does not sync while it rewrites its append-only file (no-appendfsync-on-rewrite), and has no WAITAOF"
+		return nil, "it does not sync while it rewrites its append-only file (no-appendfsync-on-rewrite), and " + noWait
 	}
-	return nil, "it syncs its append-only file later (appendfsync " + fsync + "), and has no WAITAOF"
+	return nil, "it syncs its append-only file later (appendfsync " + fsync + "), and " + noWait
+}
+
+// canWaitForDisk reports whether the server's WAITAOF can be relied on, else why not. Before Redis 8.0, and in Valkey, which
+// calls itself Redis 7.2.4, it answers within a tenth of a second that all is synced, whatever is (redis/redis#13793).
+func canWaitForDisk(info map[string]string, q question) (can bool, whyNot string) {
+	if commands, _ := q.waitaof.Slice(); len(commands) != 1 || commands[0] == nil {
+		return false, "has no WAITAOF"
+	}
+	major, _, _ := strings.Cut(info["redis_version"], ".")
+	if n, _ := strconv.Atoi(major); n < 8 {
+		return false, "its WAITAOF (Redis " + info["redis_version"] + ") answers before anything is synced"
+	}
+	return true, ""
 }
 
 // proof is the end of a pipeline on a lane whose level has to be waited for: a fence for each shard, then the one wait for

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -263,7 +264,7 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 	if err := ask(s); err != nil {
 		t.Fatalf("with appendfsync always: %v", err)
 	}
-	waitaof := do(t, r, "COMMAND", "INFO", "WAITAOF") != "" // since 7.2
+	waitaof := strings.Contains(do(t, r, "INFO", "server"), "redis_version:8.") // one that can be relied on
 	for _, c := range []struct {
 		set, to, back string
 		waits         bool // WAITAOF makes up for it
@@ -316,6 +317,33 @@ func TestDiskIsRefusedWhereItCannotBeHad(t *testing.T) {
 	}
 }
 
+// withVersion plays that the server is of another version, and has WAITAOF.
+func (p *played) withVersion(t *testing.T, r *lab.Redis, version string) {
+	t.Helper()
+	info := regexp.MustCompile("redis_version:[^\r\n]*").ReplaceAllString(do(t, r, "INFO", "everything"), "redis_version:"+version)
+	p.say("info server persistence", fmt.Sprintf("$%d\r\n%s\r\n", len(info), info))
+	p.say("COMMAND INFO WAITAOF", "*1\r\n*1\r\n$7\r\nwaitaof\r\n")
+}
+
+// Valkey, which says that it is Redis 7.2.4, and Redis before 8.0 have a WAITAOF that does not wait for the disk.
+func TestAWaitForTheDiskThatDoesNotWaitIsRefused(t *testing.T) {
+	t.Parallel()
+	r := testkit.Redis(t)
+	lot := newLot(t, openStock(t, r.URL()), drop.Definition{Lot: "truffle", Stock: 100})
+	for _, version := range []string{"7.2.0", "7.2.4", "7.4.9", "strange"} {
+		p := play(t, r)
+		p.withVersion(t, r, version)
+		s := openStock(t, p.url(r), durable("disk"))
+		_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: version, Key: "k", Qty: 1})
+		if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "its WAITAOF (Redis "+version+") answers before") {
+			t.Errorf("version %s: %v", version, err)
+		}
+		if check := s.CheckDurability(t.Context()); check == nil {
+			t.Errorf("version %s: the check finds nothing", version)
+		}
+	}
+}
+
 // TestTheWaitForTheDisk runs against a server with WAITAOF played in front of it: what is synced, and how many replicas.
 func TestTheWaitForTheDisk(t *testing.T) {
 	t.Parallel()
@@ -334,7 +362,7 @@ func TestTheWaitForTheDisk(t *testing.T) {
 	} {
 		first, second := fmt.Sprintf("%d-ann", i), fmt.Sprintf("%d-bob", i)
 		p := play(t, r)
-		p.say("COMMAND INFO WAITAOF", "*1\r\n*1\r\n$7\r\nwaitaof\r\n") // there is such a command
+		p.withVersion(t, r, "8.0.0")
 		p.say(wait, synced)
 		s := openStock(t, p.url(r), durable("disk"))
 		out := reserve(t, s, lot, first, "k", 1)
