@@ -185,10 +185,10 @@ func TestDoctorFindsWhatIsPlanted(t *testing.T) {
 		{"a stopped lot", sql("UPDATE lots SET stopped = 'fork', stopped_at = now()"), sql("UPDATE lots SET stopped = '', stopped_at = NULL"), "postgres", "stopped-lots", doctor.Fail, "hat (fork)"},
 		{"a dead letter", sql("INSERT INTO dead_letters (digest, lot, epoch, seq, code, reason, line) VALUES ('x', 'hat', 1, 1, 'fork', '', '')"), sql("DELETE FROM dead_letters"),
 			"postgres", "dead-letters", doctor.Fail, "1 event"},
-		{"no worker", sql("UPDATE workers SET seen_at = now() - interval '1 hour'"), sql("UPDATE workers SET seen_at = now()"), "postgres", "workers", doctor.Warn, "no worker"},
-		{"an emptied Redis", func() { c.db.SQL(t, "UPDATE lots SET seen = true"); c.do(t, "FLUSHALL") }, func() {}, "both", "installation", doctor.Fail, "no data"},
 		{"other limits", sql("INSERT INTO workers (worker, host, pid, parts, version, started_at, seen_at, rate) VALUES ('slow', 'h', 1, '{relay}', '', now(), now(), 500), ('fast', 'h', 2, '{relay}', '', now(), now(), 900)"),
 			sql("DELETE FROM workers WHERE rate > 0"), "postgres", "throttle", doctor.Warn, "500 to 900"},
+		{"no worker", sql("UPDATE workers SET seen_at = now() - interval '1 hour'"), sql("UPDATE workers SET seen_at = now()"), "postgres", "workers", doctor.Warn, "no worker"},
+		{"an emptied Redis", func() { c.db.SQL(t, "UPDATE lots SET seen = true"); c.do(t, "FLUSHALL") }, func() {}, "both", "installation", doctor.Fail, "no data"},
 	} {
 		f.plant()
 		exit := 0
