@@ -284,8 +284,9 @@ func (c *refundInsert) queue(batch *pgx.Batch) {
 			FROM unnest($1::text[], $2::bigint[], $3::int[], $4::bigint[], $5::text[], $6::text[], $7::text[]) AS t(lot, n, entry, units, attempt, user_id, ref)`,
 			c.lots, c.ns, c.entries, c.units, c.attempts, c.users, c.refs)
 		// Of a sale that was charged, the money goes back the same way.
-		batch.Queue(`INSERT INTO charge_refunds (lot, n, number, entry, units) SELECT c.lot, c.n, c.number, k.entry, -k.units
-			FROM unnest($1::text[], $2::bigint[], $3::int[], $4::bigint[]) AS k(lot, n, entry, units) JOIN charges c ON c.lot = k.lot AND c.n = k.n AND c.sold`,
+		batch.Queue(`INSERT INTO charge_refunds (lot, n, number, entry, units) SELECT k.lot, k.n, c.number, k.entry, -k.units
+			FROM unnest($1::text[], $2::bigint[], $3::int[], $4::bigint[]) AS k(lot, n, entry, units)
+			CROSS JOIN LATERAL (SELECT number FROM charges WHERE lot = k.lot AND n = k.n AND sold OFFSET 0) c`,
 			c.lots, c.ns, c.entries, c.units)
 	}
 }

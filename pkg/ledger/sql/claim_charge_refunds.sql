@@ -6,5 +6,6 @@ WITH claimable AS MATERIALIZED (
     RETURNING r.lot, r.n, r.number, r.entry, r.units, r.asked
 )
 SELECT r.lot, r.n, p.attempt, r.number, r.entry, c.charged, p.user_id, r.units, c.units, p.ref, r.asked
-FROM claimed r JOIN charges c ON c.lot = r.lot AND c.n = r.n AND c.number = r.number
-JOIN pending_allocations p ON p.lot = r.lot AND p.n = r.n
+FROM claimed r
+CROSS JOIN LATERAL (SELECT * FROM charges WHERE lot = r.lot AND n = r.n AND number = r.number OFFSET 0) c
+CROSS JOIN LATERAL (SELECT * FROM pending_allocations a WHERE a.lot = r.lot AND a.n = r.n OFFSET 0) p

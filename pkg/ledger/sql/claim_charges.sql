@@ -1,5 +1,6 @@
 -- First what was asked before and has no answer yet, then what nobody was asked to pay so far, or not since it was
--- declined. A charge is written together with the claim, before any gateway hears of it.
+-- declined. A charge is written together with the claim, before any gateway hears of it. OFFSET 0 keeps the planner from
+-- joining what it takes for a small table.
 WITH again AS MATERIALIZED (
     SELECT lot, n, number FROM charges WHERE state = 'open' AND due_at <= now() ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ), asked AS (
@@ -19,4 +20,5 @@ WITH again AS MATERIALIZED (
     RETURNING lot, n, number, units, asked
 )
 SELECT c.lot, c.n, p.attempt, c.number, p.user_id, c.units, p.ref, p.confirmed_at, c.asked
-FROM (SELECT * FROM asked UNION ALL SELECT * FROM made) c JOIN pending_allocations p ON p.lot = c.lot AND p.n = c.n
+FROM (SELECT * FROM asked UNION ALL SELECT * FROM made) c
+CROSS JOIN LATERAL (SELECT * FROM pending_allocations a WHERE a.lot = c.lot AND a.n = c.n OFFSET 0) p
