@@ -17,6 +17,7 @@ import (
 func TestTheLabServesAnotherShell(t *testing.T) {
 	testkit.Long(t)
 	lab := as("dropctl", "lab", "-o", "json", "-q")
+	lab.Env = append(lab.Env, "DROPCTL_TRANSPORT=cloudtasks", "DROPCTL_PAYMENT=webhook") // of the operator's real shop
 	out, err := lab.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

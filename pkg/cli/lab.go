@@ -68,6 +68,7 @@ func (a *app) runLab(ctx context.Context) (err error) {
 	here := *a.cfg
 	here.RedisURL, here.DatabaseURL = config.NewURL(v.RedisURL), config.NewURL(v.DatabaseURL)
 	here.TLSCertFile, here.TLSKeyFile, here.APIKeysFile = "", "", "" // of the operator's own server
+	here.Transport, here.Payment = config.Direct, "none"             // what is tried here is none of the real queue's or gateway's business
 	a.cfg = &here
 	return a.serveOn(ctx, server{withWorker: true, listener: ln})
 }
