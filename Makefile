@@ -55,6 +55,7 @@ fuzz: ## run every fuzzer for FUZZTIME (10s)
 .PHONY: bench
 bench: deps build ## measure the speed bars; exit 6 when one is missed (needs a quiet machine)
 	@bin/dropctl bench
+	@go test -count=1 -run '^$$' -bench '^BenchmarkThrough' -benchtime 1x ./pkg/bench ./pkg/worker/cloudtasks
 
 SOAK := 10m
 

@@ -39,11 +39,13 @@ type effort struct {
 	single     int           // of them, taken by a lone caller
 	batches    int           // applied a round
 	rowSpan    time.Duration // of one figure of the ledger's baselines
+	steady     time.Duration // at the workers' limit
+	sales      int           // whose cost is measured
 	starts     int           // of the program
 }
 
 var full = effort{warm: 500 * time.Millisecond, span: 2 * time.Second, probe: time.Second, lots: 1000, crowd: 10_000,
-	holds: 1_000_000, single: 50_000, batches: 20, rowSpan: time.Second, starts: 20}
+	holds: 1_000_000, single: 50_000, batches: 20, rowSpan: time.Second, steady: 8 * time.Second, sales: 5000, starts: 20}
 
 // part is a share of the benchmark that can be measured by itself.
 type part struct {
@@ -56,6 +58,7 @@ var parts = []part{
 	{"many-lots", (*run).manyLots},
 	{"memory", (*run).memory},
 	{"apply", (*run).apply},
+	{"pipeline", (*run).pipeline},
 	{"http", (*run).http},
 	{"cli", (*run).cli},
 	{soakPart, (*run).soak},

@@ -8,7 +8,7 @@ import (
 // A measurement takes minutes, so what is mistyped has to come to light before it begins.
 func TestBenchRefusesNonsenseAtOnce(t *testing.T) {
 	for line, hint := range map[string]string{
-		"bench --only hot-lots": "hot-lot, many-lots, memory, apply, http, cli",
+		"bench --only hot-lots": "hot-lot, many-lots, memory, apply, pipeline, http, cli",
 		"bench --rounds 0":      "use 1 or more",
 		"bench hot-lot":         "hint:",
 	} {

@@ -430,3 +430,33 @@ func TestWithoutKeysDeliveriesComeAgain(t *testing.T) {
 		t.Errorf("%d %s", status, text)
 	}
 }
+
+// BenchmarkThroughCloudTasks measures how fast events come through a queue that delivers 500 tasks a second into the ledger,
+// and fails below the bar; see `make bench`.
+func BenchmarkThroughCloudTasks(b *testing.B) {
+	own := testkit.PostgresServer(b) // it syncs
+	sh := newShop(b, newService(b), own, func(c *config.Config) { c.OutboxMaxBytes = 1 << 30 })
+	var lots []drop.LotID
+	for i := range 20 {
+		lots = append(lots, drop.LotID("lot-"+strconv.Itoa(i)))
+		sh.load(b, lots[i], 1_000_000)
+	}
+	sh.work(b)
+	folded := func() (n int64) {
+		list, err := sh.ledger.Lots(b.Context(), lots)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, l := range list {
+			n += l.Seq
+		}
+		return n
+	}
+	const users = 1000
+	for _, lot := range lots {
+		sh.sell(b, users, lot)
+	}
+	pace := testkit.Pace(b, int64(len(lots)*(1+users+users/2)), folded)
+	b.ResetTimer()
+	testkit.FastEnough(b, testkit.Database{Server: own, Name: sh.database}, pace)
+}
