@@ -111,6 +111,8 @@ var words = []wordView{
 	{"recorded", "in the ledger"},
 	{"sale", "a row of the order ledger"},
 	{"refund due", "money for units that nobody got"},
+	{"hook", "a receiver on the web that is told what happens"},
+	{"notice", "what a hook is told, such as sold_out"},
 	{"outbox", "the events in Redis that the ledger has or will get"},
 	{"ledger", "the tables in PostgreSQL; they decide"},
 }
