@@ -19,6 +19,7 @@ import (
 const (
 	onlyRedis    = "redis"
 	onlyPostgres = "postgres"
+	onlyKafka    = "kafka"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -29,7 +30,7 @@ func newDoctor(a *app) *cobra.Command {
 		Short: "Check that the servers are fit for a drop, worst first",
 		Long: `Check that Redis and PostgreSQL are set up so that nothing is sold twice or lost, and that the shop
 runs. Nothing is changed. Every Redis server is looked at: the primary and its replicas behind
-Sentinels, each primary of a cluster.
+Sentinels, each primary of a cluster. Where transport is kafka, its topic is looked at too.
 
   ok       as it should be
   warn     it works, but should be mended
@@ -47,7 +48,7 @@ fails; a store that is down is one failed check, and the other store is checked 
 				return err
 			}
 			for _, store := range only {
-				if err := oneOf("only", store, onlyRedis, onlyPostgres); err != nil {
+				if err := oneOf("only", store, onlyRedis, onlyPostgres, onlyKafka); err != nil {
 					return err
 				}
 			}
@@ -56,9 +57,9 @@ fails; a store that is down is one failed check, and the other store is checked 
 	}
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Lag)
 	cmd.Flags().StringVar(&profile, "profile", string(doctor.Development), "how strict to be: development or production")
-	cmd.Flags().StringSliceVar(&only, "only", nil, "only these stores: redis, postgres")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "only these stores: redis, postgres, kafka")
 	_ = cmd.RegisterFlagCompletionFunc("profile", completeWords(doctor.Profiles()...))
-	_ = cmd.RegisterFlagCompletionFunc("only", completeWords(onlyRedis, onlyPostgres))
+	_ = cmd.RegisterFlagCompletionFunc("only", completeWords(onlyRedis, onlyPostgres, onlyKafka))
 	return cmd
 }
 
@@ -84,6 +85,13 @@ func (a *app) doctor(ctx context.Context, profile doctor.Profile, only []string)
 	if wants(onlyPostgres) {
 		_, err := a.cfg.Database(a.getenv)
 		s.Ledger, settings = wire.DoctorLedger(a.cfg, a.getenv), append(settings, err)
+	}
+	if wants(onlyKafka) && a.cfg.Transport == config.Kafka {
+		_, err := a.cfg.Broker(a.getenv)
+		s.Topic, settings = wire.DoctorTopic(a.cfg, a.getenv), append(settings, err)
+	}
+	if len(settings) == 0 {
+		return fault.New(fault.Usage, "workers use no Kafka: the transport is %s", a.cfg.Transport).WithField("only").WithHint("set transport: kafka in the config file, or %s", config.EnvName("transport"))
 	}
 	if !slices.Contains(settings, nil) {
 		return settings[0]

@@ -30,6 +30,14 @@ type Ledger interface {
 	Health(ctx context.Context) (drop.LedgerHealth, error)
 }
 
+// Topic is what lies between the relay and the ledger, where workers use Kafka.
+type Topic interface {
+	// Target names the brokers and the topic for people, as Stock's does.
+	Target() string
+	// Health asks the brokers. An error means that none could be asked.
+	Health(ctx context.Context) (drop.TopicHealth, error)
+}
+
 // Options say what to judge by.
 type Options struct {
 	Profile        Profile
@@ -47,7 +55,7 @@ type Line struct {
 	Result   Outcome `json:"result" table:"RESULT"`
 	Attested bool    `json:"attested"` // the server did not tell; the config file vouches for it
 	Check    string  `json:"check" table:"CHECK,name"`
-	Store    string  `json:"store" table:"STORE"`   // redis, postgres or both
+	Store    string  `json:"store" table:"STORE"`   // redis, postgres, kafka or both
 	Target   string  `json:"target" table:"TARGET"` // the server
 	What     string  `json:"what" table:"WHAT"`
 	Fix      string  `json:"fix" table:"FIX"` // what to do; "" if there is nothing to do
@@ -86,19 +94,24 @@ type Report struct {
 type Stores struct {
 	Stock  Stock
 	Ledger Ledger
+	Topic  Topic
 }
 
-// Run asks both stores at once and judges. It has no error: a store that does not answer is a failed check.
+// Run asks all of them at once and judges. It has no error: a store that does not answer is a failed check.
 func Run(ctx context.Context, s Stores, o Options) Report {
 	var redis drop.StockHealth
 	var base drop.LedgerHealth
-	var noRedis, noBase error
+	var topic drop.TopicHealth
+	var noRedis, noBase, noTopic error
 	var wg sync.WaitGroup
 	if s.Stock != nil {
 		wg.Go(func() { redis, noRedis = s.Stock.Health(ctx) })
 	}
 	if s.Ledger != nil {
 		wg.Go(func() { base, noBase = s.Ledger.Health(ctx) })
+	}
+	if s.Topic != nil {
+		wg.Go(func() { topic, noTopic = s.Topic.Health(ctx) })
 	}
 	wg.Wait()
 	e := exam{o: o}
@@ -110,6 +123,9 @@ func Run(ctx context.Context, s Stores, o Options) Report {
 	}
 	if s.Stock != nil && s.Ledger != nil && noRedis == nil && noBase == nil {
 		e.both(redis, base)
+	}
+	if s.Topic != nil {
+		e.topic(s.Topic.Target(), topic, noTopic, base.Shards)
 	}
 	e.clocks(redis, base)
 	return e.report()

@@ -84,6 +84,11 @@ const (
 	partIdle     finding = "part idle"
 	otherLimits  finding = "other limits"
 
+	wrongTopic  finding = "wrong topic"
+	leaderless  finding = "leaderless"
+	cannotWrite finding = "cannot write"
+	noTopicYet  finding = "no topic yet"
+
 	foreign finding = "foreign"
 	emptied finding = "emptied"
 	skewed  finding = "skewed"
@@ -119,6 +124,9 @@ var levels = map[finding][2]Result{
 	stopped:     {Fail, Fail},
 	foreign:     {Fail, Fail},
 	emptied:     {Fail, Fail},
+	wrongTopic:  {Fail, Fail},
+	leaderless:  {Fail, Fail},
+	cannotWrite: {Fail, Fail},
 
 	// Nobody should go on sale like this.
 	tight:       {Warn, Fail},
@@ -146,6 +154,7 @@ var levels = map[finding][2]Result{
 	otherLimits:  {Warn, Warn},
 	newerSchema:  {Warn, Warn},
 	noCeiling:    {OK, Warn},
+	noTopicYet:   {OK, Warn},
 	syncSecond:   {OK, Warn},
 	syncLate:     {OK, Warn},
 	oneCopy:      {OK, Warn},

@@ -281,6 +281,23 @@ func owners(change func(*drop.StockHealth, *drop.LedgerHealth)) func() verdict {
 }
 
 // TestRules lets every rule find everything it can find, and every finding be found.
+func fitsFour(h drop.TopicHealth) verdict { return fits(h, 4) }
+
+var topicCases = []struct {
+	rule   func(drop.TopicHealth) verdict
+	name   string
+	change func(*drop.TopicHealth)
+	want   finding
+}{
+	{fitsFour, "to be made", func(h *drop.TopicHealth) { *h = drop.TopicHealth{} }, noTopicYet},
+	{fitsFour, "too many partitions", func(h *drop.TopicHealth) { h.Partitions = 5 }, wrongTopic},
+	{fitsFour, "compacted", func(h *drop.TopicHealth) { h.Compacted = true }, wrongTopic},
+	{acknowledges, "a partition without a leader", func(h *drop.TopicHealth) { h.Leaderless = []int{2} }, leaderless},
+	{acknowledges, "a replica is missing", func(h *drop.TopicHealth) { h.Weak = []int{1} }, cannotWrite},
+	{acknowledges, "one copy", func(h *drop.TopicHealth) { h.Replicas = 1 }, oneCopy},
+	{acknowledges, "untold", func(h *drop.TopicHealth) { h.Needed, h.NoSettings = 0, "not allowed" }, hidden},
+}
+
 func TestRules(t *testing.T) {
 	found := map[finding]bool{}
 	check := func(name string, got verdict, want finding) {
@@ -306,6 +323,12 @@ func TestRules(t *testing.T) {
 		p := healthyBase()
 		c.change(&p)
 		check(name+", "+c.name, c.rule(p, options), c.want)
+	}
+	for _, c := range topicCases {
+		h := drop.TopicHealth{Exists: true, Partitions: 4, Replicas: 3, Needed: 2}
+		check("a topic in order", c.rule(h), fine)
+		c.change(&h)
+		check("a topic, "+c.name, c.rule(h), c.want)
 	}
 	for _, c := range shopCases {
 		check(c.name, c.judge(), c.want)
@@ -389,11 +412,13 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}}, Production, OK, "reachable", 37, 0},
+		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}, nil}, Production, OK, "reachable", 37, 0},
 		{"Redis alone", Stores{Stock: side[drop.StockHealth]{facts: r}}, Production, OK, "reachable", 20, 0},
 		{"eviction", Stores{Stock: side[drop.StockHealth]{facts: evicting}}, Development, Fail, "eviction", 20, 6},
-		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}}, Development, Fail, "reachable", 17, 6},
-		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}}, Development, Fail, "reachable", 2, 6},
+		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}, nil}, Development, Fail, "reachable", 17, 6},
+		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}, nil}, Development, Fail, "reachable", 2, 6},
+		{"the brokers are down", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, side[drop.TopicHealth]{err: down}}, Production, Fail, "reachable", 17, 6},
+		{"the topic is of another shop", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, side[drop.TopicHealth]{facts: drop.TopicHealth{Exists: true, Partitions: 1, Replicas: 3, Needed: 2}}}, Production, Fail, "topic", 19, 6},
 		{"unknown is no failure", Stores{Stock: side[drop.StockHealth]{facts: managed}}, Production, OK, "aof", 20, 0},
 		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 16, 0},
 	} {

@@ -45,6 +45,18 @@ type MisplacedKey struct {
 	Fix  string // what to do
 }
 
+// TopicHealth is what the brokers say of the topic between the relay and the ledger: plain facts for others to judge.
+type TopicHealth struct {
+	Exists     bool // the other fields are of one that does
+	Partitions int
+	Replicas   int    // of the partition that has the fewest
+	Needed     int    // replicas in sync that a write needs; 0: not known
+	Leaderless []int  // partitions that nobody can write to
+	Weak       []int  // partitions with fewer replicas in sync than a write needs
+	Compacted  bool   // it takes no records without a key
+	NoSettings string // why Needed and Compacted are not known
+}
+
 // LedgerHealth is what the PostgreSQL side says of itself: plain facts for others to judge.
 type LedgerHealth struct {
 	Version  string // as the server writes it

@@ -7,6 +7,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/worker/kafka"
 )
 
 // DoctorStock is the Redis that the settings name, as doctor sees it. It is opened for the look, in as many shards as it
@@ -36,6 +37,43 @@ func (d doctorStock) Health(ctx context.Context) (drop.StockHealth, error) {
 	}
 	defer func() { _ = s.Close() }()
 	return s.Health(ctx)
+}
+
+// DoctorTopic is the topic that the settings name, as doctor sees it; nil if workers use none.
+func DoctorTopic(cfg *config.Config, getenv func(string) string) doctor.Topic {
+	if cfg.Transport != config.Kafka {
+		return nil
+	}
+	return doctorTopic{cfg, getenv}
+}
+
+type doctorTopic struct {
+	cfg    *config.Config
+	getenv func(string) string
+}
+
+func (d doctorTopic) open() (*kafka.Kafka, error) {
+	o, err := kafkaOptions(d.cfg, d.getenv)
+	if err != nil {
+		return nil, err
+	}
+	return kafka.Open(o) // it dials nothing
+}
+
+func (d doctorTopic) Target() string {
+	k, err := d.open()
+	if err != nil {
+		return ""
+	}
+	return k.Target()
+}
+
+func (d doctorTopic) Health(ctx context.Context) (drop.TopicHealth, error) {
+	k, err := d.open()
+	if err != nil {
+		return drop.TopicHealth{}, err
+	}
+	return k.Health(ctx)
 }
 
 // DoctorLedger is the PostgreSQL that the settings name, as doctor sees it.

@@ -260,10 +260,17 @@ func TestATopicIsMadeOnceAndNeverChanged(t *testing.T) {
 	t.Parallel()
 	b := broker.Start(t)
 	o := kafka.Options{Brokers: b.Addrs(), Topic: "events", Group: "workers", Installation: "i", Shards: shards, Replicas: 2}
+	if h, err := queue(t, o).Health(t.Context()); err != nil || h.Exists {
+		t.Errorf("before it is made: %+v %v", h, err)
+	}
 	for range 2 {
 		if err := queue(t, o).Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+	h, err := queue(t, o).Health(t.Context())
+	if err != nil || !h.Exists || h.Partitions != shards || h.Replicas != 2 || h.Needed != 1 || h.Compacted || h.NoSettings != "" || len(h.Weak)+len(h.Leaderless) > 0 {
+		t.Errorf("its health is %+v: %v", h, err)
 	}
 	admin := kadm.NewClient(client(t, o))
 	topics, err := admin.ListTopics(t.Context(), "events")
