@@ -10,6 +10,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
@@ -276,6 +277,92 @@ func TestLeasesRunOutWhileRefundsAreFolded(t *testing.T) {
 	})
 	all.Wait()
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+		finalise(t, l)
+		s := salesOf(t, l, lot)
+		return s.Open == 0, fmt.Sprintf("%d are open", s.Open)
+	})
+	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold {
+		t.Errorf("sales %+v, want %d", s, r.sold)
+	}
+	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
+		t.Errorf("verify: %+v, %v", v, err)
+	}
+}
+
+// Workers whose leases are far too short take sales from each other, while their connections are cut, commits among them, and
+// refunds are folded. Whatever happens, no sale is recorded whose allocation is still open, at any moment that can be seen.
+func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
+	testkit.Long(t)
+	l, db := newLedger(t)
+	superuser := openPool(t, db.URL(lab.Superuser))
+	lot := newLot()
+	r := seeded(t, l, lot, 10_000)
+	var bought []*drop.Reservation
+	for i := range 600 {
+		res := r.hold(fmt.Sprint("user-", i), 3)
+		r.confirm(res, 3, fmt.Sprint("pay-", i))
+		bought = append(bought, res)
+	}
+	apply(t, l, r.take()...)
+	for i, res := range bought {
+		r.refund(res, 1+int64(i%3), i%2 == 0)
+	}
+	refunds := r.take()
+
+	var work, watch sync.WaitGroup
+	for w := range 4 {
+		work.Go(func() {
+			for idle := 0; idle < 3; { // an error may hide that there is more
+				claimed, err := l.ClaimPending(t.Context(), fmt.Sprint("worker-", w), time.Duration(20+60*w)*time.Millisecond, 20)
+				if err == nil && len(claimed) == 0 {
+					idle++
+					time.Sleep(5 * time.Millisecond)
+				}
+				if err == nil && len(claimed) > 0 {
+					_, err = l.FinishPending(t.Context(), fmt.Sprint("worker-", w), claimed)
+				}
+				if fault.Is(err, fault.Failed) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Go(func() {
+		for batch := range slices.Chunk(refunds, 5) {
+			for { // until it is known to be done
+				if _, err := l.Apply(t.Context(), batch, nil); err == nil {
+					break
+				}
+			}
+		}
+	})
+	done := make(chan struct{})
+	cuts := 0
+	watch.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(15 * time.Millisecond):
+			}
+			var odd, cut int
+			err := superuser.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pending_allocations p JOIN order_ledger o ON o.lot = p.lot AND o.n = p.n AND o.entry = 1
+				WHERE p.state IN ('PENDING', 'PROCESSING')), (SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name = 'dropctl-test' AND state <> 'idle' AND $1 ORDER BY random() LIMIT 1) AS one)`, cuts < 50).Scan(&odd, &cut)
+			if err != nil || odd > 0 {
+				t.Errorf("%d sales are recorded whose allocations are open, %v", odd, err)
+				return
+			}
+			cuts += cut
+		}
+	})
+	work.Wait()
+	close(done)
+	watch.Wait()
+	if cuts == 0 {
+		t.Error("no connection was cut: the test tested nothing")
+	}
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
 		finalise(t, l)
 		s := salesOf(t, l, lot)
 		return s.Open == 0, fmt.Sprintf("%d are open", s.Open)
