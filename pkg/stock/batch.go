@@ -2,6 +2,7 @@ package stock
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,41 +26,56 @@ type rivalry struct {
 
 // group is the requests of one kind, by lot in order of arrival.
 type group struct {
-	kind  kind
-	lots  []drop.LotID
-	byLot map[drop.LotID][]*request
-	n     int
-	lone  int // how many of the lots, from the first on, go as lots with one request (reserve)
+	kind kind
+	lots []lotRequests
+	at   map[drop.LotID]int // where in lots a lot is, while requests are added
+	n    int
+	lone int // how many of the lots, from the first on, go as lots with one request (reserve)
+}
+
+type lotRequests struct {
+	lot      drop.LotID
+	requests []*request
+}
+
+// of returns the requests for a lot so far.
+func (g *group) of(lot drop.LotID) []*request {
+	if i, there := g.at[lot]; there {
+		return g.lots[i].requests
+	}
+	return nil
 }
 
 func (g *group) add(r *request) {
-	if g.byLot == nil {
-		g.byLot = make(map[drop.LotID][]*request)
+	i, there := g.at[r.lot]
+	if !there {
+		i = len(g.lots)
+		g.at[r.lot] = i
+		g.lots = slices.Grow(g.lots, 1)[:i+1] // what was there has a list to use again
+		g.lots[i].lot, g.lots[i].requests = r.lot, g.lots[i].requests[:0]
 	}
-	if _, seen := g.byLot[r.lot]; !seen {
-		g.lots = append(g.lots, r.lot)
-	}
-	g.byLot[r.lot] = append(g.byLot[r.lot], r)
+	g.lots[i].requests = append(g.lots[i].requests, r)
 	g.n++
 }
 
 func (g *group) reset() {
-	g.lots = g.lots[:0]
-	clear(g.byLot)
-	g.n, g.lone = 0, 0
+	if g.at == nil {
+		g.at = make(map[drop.LotID]int)
+	}
+	clear(g.at)
+	g.lots, g.n, g.lone = g.lots[:0], 0, 0
 }
 
 // leadLone moves the lots with one request to the front, as far as they all ask for the same.
 func (g *group) leadLone() {
 	var asked *drop.ReserveRequest
-	for i, lot := range g.lots {
-		rs := g.byLot[lot]
-		q := &rs[0].reserve
-		if len(rs) > 1 || q.Replace || asked != nil && (q.Qty != asked.Qty || q.Hold != asked.Hold) {
+	for i, l := range g.lots {
+		q := &l.requests[0].reserve
+		if len(l.requests) > 1 || q.Replace || asked != nil && (q.Qty != asked.Qty || q.Hold != asked.Hold) {
 			continue
 		}
 		asked = q
-		g.lots[g.lone], g.lots[i] = lot, g.lots[g.lone]
+		g.lots[g.lone], g.lots[i] = l, g.lots[g.lone]
 		g.lone++
 	}
 }
@@ -100,17 +116,22 @@ func (b *batch) take() {
 
 // admit reports whether the batch has room for the request and no rival of it, and notes it.
 func (b *batch) admit(r *request) bool {
+	g := &b.reserve
 	switch r.kind {
-	case reserveKind:
-		if b.reserve.n >= maxBatch {
-			return false
-		}
 	case settleKind:
-		if b.settle.n >= maxBatch {
-			return false
-		}
-	default:
+		g = &b.settle
+	case callKind:
 		return len(b.calls) < maxBatch
+	}
+	if g.n >= maxBatch {
+		return false
+	}
+	others := g.of(r.lot)
+	switch len(others) {
+	case 0: // mostly, with many lots
+		return true
+	case 1:
+		b.rivals[rivalry{r.kind, r.lot, others[0].rival}] = struct{}{}
 	}
 	k := rivalry{r.kind, r.lot, r.rival}
 	if _, there := b.rivals[k]; there {
@@ -184,7 +205,10 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 	if k == reserveKind {
 		g.leadLone()
 	}
-	inv := &invocation{shard: sh, keys: sh.keys.gated(g.lots...)}
+	inv := &invocation{shard: sh, keys: slices.Grow(sh.keys.gated(), len(g.lots))}
+	for _, l := range g.lots {
+		inv.keys = append(inv.keys, sh.keys.lot(l.lot))
+	}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
 		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g)}
@@ -193,10 +217,9 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 	inv.script = scripts["settle"]
 	inv.args = make([]string, 0, 2+2*len(g.lots)+7*g.n)
 	inv.args = append(inv.args, strconv.Itoa(takeBack), strconv.Itoa(len(g.lots)))
-	for _, lot := range g.lots {
-		rs := g.byLot[lot]
-		inv.args = append(inv.args, string(lot), strconv.Itoa(len(rs)))
-		for _, r := range rs {
+	for _, l := range g.lots {
+		inv.args = append(inv.args, string(l.lot), strconv.Itoa(len(l.requests)))
+		for _, r := range l.requests {
 			inv.args = append(inv.args, r.row[:]...)
 		}
 	}
@@ -206,22 +229,19 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 // deliver gives each request of the group its line. A request told `again` goes back into the queue: due holds are
 // left that it may yet get.
 func (g *group) deliver(sh *shard, a answer) {
-	for i, lot := range g.lots {
+	for i, l := range g.lots {
 		head, lines := g.part(a.reply, i)
-		err := a.err
-		if err == nil {
-			err = a.reply.fault("lot " + string(lot))
-		}
-		if err == nil && head == "!" {
-			code, detail, _ := strings.Cut(lines, "\t")
-			err = reply{status: code, detail: detail}.fault("lot " + string(lot))
-		}
-		next := linesOf(head, lines)
-		for _, r := range g.byLot[lot] {
-			if err != nil {
+		if err := a.lotFault(l.lot, head, lines); err != nil {
+			for _, r := range l.requests {
 				r.done <- result{err: err}
-				continue
 			}
+			continue
+		}
+		next := func() string { return lines }
+		if i >= g.lone {
+			next = linesOf(head, lines)
+		}
+		for _, r := range l.requests {
 			line := next()
 			if line == "again" {
 				r.state.Store(waiting)
@@ -231,6 +251,20 @@ func (g *group) deliver(sh *shard, a answer) {
 			r.done <- result{reply: a.reply, head: head, line: line, err: a.unsafe}
 		}
 	}
+}
+
+// lotFault is why a lot took no call, of whose part in the reply this is head and lines, or nil.
+func (a answer) lotFault(lot drop.LotID, head, lines string) error {
+	switch {
+	case a.err != nil:
+		return a.err
+	case a.reply.status != "ok":
+		return a.reply.fault("lot " + string(lot))
+	case head == "!":
+		code, detail, _ := strings.Cut(lines, "\t")
+		return reply{status: code, detail: detail}.fault("lot " + string(lot))
+	}
+	return nil
 }
 
 // part is what a reply says of the i-th lot: a head and the lines of its requests.

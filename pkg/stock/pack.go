@@ -59,21 +59,21 @@ func (s *Stock) packReserves(g *group) string {
 	p.Grow(256*g.n + 64*len(g.lots))
 	p.number(int64(g.lone))
 	if g.lone > 0 {
-		first := &g.byLot[g.lots[0]][0].reserve
+		first := &g.lots[0].requests[0].reserve
 		p.number(first.Qty)
 		p.number(first.Hold.Milliseconds())
 		asked := askedOf(*first)
-		for _, lot := range g.lots[:g.lone] {
-			r := g.byLot[lot][0]
-			p.text(string(lot))
+		for _, l := range g.lots[:g.lone] {
+			r := l.requests[0]
+			p.text(string(l.lot))
 			p.text(r.attempt)
 			p.text(userField, r.reserve.User)
 			p.text("h\t", r.reserve.User, asked)
 			p.text("\t", r.reserve.Key, "\t", r.reserve.Actor, "\t0\n")
 		}
 	}
-	for _, lot := range g.lots[g.lone:] {
-		rs := g.byLot[lot]
+	for _, l := range g.lots[g.lone:] {
+		rs := l.requests
 		qty, hold := rs[0].reserve.Qty, rs[0].reserve.Hold.Milliseconds()
 		for _, r := range rs {
 			if r.reserve.Replace || r.reserve.Qty != qty || r.reserve.Hold.Milliseconds() != hold {
@@ -85,7 +85,7 @@ func (s *Stock) packReserves(g *group) string {
 		if qty > 0 && len(rs) >= leastBatch {
 			batch = s.batchName()
 		}
-		p.text(string(lot))
+		p.text(string(l.lot))
 		p.number(int64(len(rs)))
 		p.number(qty)
 		p.number(hold)
