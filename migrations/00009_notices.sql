@@ -43,12 +43,15 @@ CREATE TABLE hook_deliveries (
     ended_at    timestamptz,
     last_error  text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 70);
--- Serves: inserting, ON CONFLICT.
-CREATE UNIQUE INDEX hook_deliveries_once ON hook_deliveries (hook, lot, n, kind, epoch, seq);
+-- Serves: inserting, ON CONFLICT. It and that of subjects do not begin with the hook, so that no planner takes either for
+-- claiming, where it would sort all that waits.
+CREATE UNIQUE INDEX hook_deliveries_once ON hook_deliveries (lot, n, hook, kind, epoch, seq);
 -- Serves: claiming, and what waits.
 CREATE INDEX hook_deliveries_due ON hook_deliveries (hook, due_at, id) WHERE state = 'waiting';
 -- Serves: claiming, which leaves out what an earlier notice of the same subject has to precede.
-CREATE INDEX hook_deliveries_subject ON hook_deliveries (hook, lot, n, id) WHERE state = 'waiting';
+CREATE INDEX hook_deliveries_subject ON hook_deliveries (lot, n, hook, id) WHERE state = 'waiting';
+-- Serves: counting, and taking up again.
+CREATE INDEX hook_deliveries_parked ON hook_deliveries (hook) WHERE state = 'parked';
 -- Serves: pruning.
 CREATE INDEX hook_deliveries_ended ON hook_deliveries (ended_at) WHERE state <> 'waiting';
 

@@ -118,7 +118,7 @@ func (l *Ledger) FinishDeliveries(ctx context.Context, claim drop.HookClaim, sen
 }
 
 // PruneDeliveries parks notices that were tried for three days, and returns how many; it deletes those that were delivered a
-// day ago or parked a month ago, and those of removed hooks.
+// day ago or parked a month ago, and what waits for removed hooks.
 func (l *Ledger) PruneDeliveries(ctx context.Context) (parked int64, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
@@ -132,7 +132,7 @@ func (l *Ledger) PruneDeliveries(ctx context.Context) (parked int64, err error) 
 	for {
 		tag, err := l.pool.Exec(ctx, `DELETE FROM hook_deliveries WHERE id = ANY(ARRAY(
 			(SELECT id FROM hook_deliveries WHERE state <> 'waiting' AND ended_at < now() - $1::interval AND (state = 'delivered' OR ended_at < now() - $2::interval) LIMIT $3)
-			UNION ALL (SELECT d.id FROM hooks h JOIN hook_deliveries d ON d.hook = h.id WHERE h.removed_at IS NOT NULL LIMIT $3)))`, keepTold, keepParked, pruneAtOnce)
+			UNION ALL (SELECT d.id FROM hooks h JOIN hook_deliveries d ON d.hook = h.id WHERE h.removed_at IS NOT NULL AND d.state = 'waiting' LIMIT $3)))`, keepTold, keepParked, pruneAtOnce)
 		if err != nil || tag.RowsAffected() < pruneAtOnce {
 			return parked, l.fail(err, "pruning notices")
 		}

@@ -72,7 +72,11 @@ func scanHook(row pgx.CollectableRow, more ...any) (drop.Hook, error) {
 	return h, err
 }
 
-// Hooks returns the hooks in force, oldest first, and how their receivers are doing. Nothing of a secret is among it.
+// mostCounted is how many waiting notices of a hook are counted: whoever asks, every few seconds, has to know no better.
+const mostCounted = 100_000
+
+// Hooks returns the hooks in force, oldest first, and how their receivers are doing: of waiting notices at most 100,000 are
+// counted. Nothing of a secret is among it.
 func (l *Ledger) Hooks(ctx context.Context) ([]drop.HookState, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
@@ -82,9 +86,10 @@ func (l *Ledger) Hooks(ctx context.Context) ([]drop.HookState, error) {
 
 func readHooks(ctx context.Context, q querier) ([]drop.HookState, error) {
 	rows, err := q.Query(ctx, `SELECT `+hookColumns+`, failing_since, last_error, coalesce(w.n, 0), w.oldest, coalesce(p.n, 0)
-		FROM hooks h LEFT JOIN LATERAL (SELECT count(*) AS n, min(created_at) AS oldest FROM hook_deliveries d WHERE d.hook = h.id AND d.state = 'waiting') w ON true
+		FROM hooks h LEFT JOIN LATERAL (SELECT count(*) AS n, min(created_at) AS oldest FROM (
+			SELECT created_at FROM hook_deliveries d WHERE d.hook = h.id AND d.state = 'waiting' ORDER BY due_at, id LIMIT $1) AS first) w ON true
 		LEFT JOIN LATERAL (SELECT count(*) AS n FROM hook_deliveries d WHERE d.hook = h.id AND d.state = 'parked') p ON true
-		WHERE removed_at IS NULL ORDER BY h.created_at, h.id`)
+		WHERE removed_at IS NULL ORDER BY h.created_at, h.id`, mostCounted)
 	if err != nil {
 		return nil, err
 	}
