@@ -73,9 +73,9 @@ func scanHook(row pgx.CollectableRow, more ...any) (drop.Hook, error) {
 }
 
 // mostCounted is how many waiting notices of a hook are counted: whoever asks, every few seconds, has to know no better.
-const mostCounted = 100_000
+const mostCounted = 20_000
 
-// Hooks returns the hooks in force, oldest first, and how their receivers are doing: of waiting notices at most 100,000 are
+// Hooks returns the hooks in force, oldest first, and how their receivers are doing: of waiting notices at most 20,000 are
 // counted. Nothing of a secret is among it.
 func (l *Ledger) Hooks(ctx context.Context) ([]drop.HookState, error) {
 	ctx, cancel := l.within(ctx)
