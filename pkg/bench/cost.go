@@ -105,7 +105,7 @@ func (p *plant) sellAndRecord(ctx context.Context, sales int, lots []drop.LotID)
 	if err != nil {
 		return err
 	}
-	if _, err := p.after(ctx, target-1); err != nil {
+	if _, err := p.after(ctx, target-1, 10*lookEvery); err != nil { // looking costs PostgreSQL, too
 		return err
 	}
 	return p.booked(ctx)
@@ -121,7 +121,7 @@ func (p *plant) booked(ctx context.Context) error {
 		if left == 0 {
 			return nil
 		}
-		time.Sleep(5 * lookEvery)
+		time.Sleep(10 * lookEvery)
 	}
 	return ctx.Err()
 }

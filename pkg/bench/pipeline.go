@@ -21,6 +21,7 @@ const (
 	unthrottled = 1_000_000 // what no machine writes
 	fastEnough  = 15_000    // events a second that nobody has to beat
 	lookEvery   = 10 * time.Millisecond
+	share       = 200 // tokens: with fewer left the workers wait for the limit
 )
 
 // pipeline: what a worker process does from the outbox to the ledger, its whole way: how fast it may be, how well it keeps to
@@ -143,7 +144,7 @@ func (p *plant) written(ctx context.Context) (events int64, err error) {
 
 // after returns the first moment at which the ledger has more than so many events. Rates are taken between two such moments,
 // since events come in batches.
-func (p *plant) after(ctx context.Context, events int64) (moment, error) {
+func (p *plant) after(ctx context.Context, events int64, every time.Duration) (moment, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
@@ -154,9 +155,24 @@ func (p *plant) after(ctx context.Context, events int64) (moment, error) {
 		select {
 		case <-ctx.Done():
 			return m, fault.Wrap(fault.Failed, ctx.Err(), "the ledger stays at %d events", m.events)
-		case <-time.After(lookEvery):
+		case <-time.After(every):
 		}
 	}
+}
+
+// exhausted returns a moment after the tokens that had run in before are used up, and what they paid for is written.
+func (p *plant) exhausted(ctx context.Context) (m moment, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for left := math.Inf(1); left >= share; time.Sleep(lookEvery) {
+		if err := p.conn.QueryRow(ctx, `SELECT tokens FROM apply_budget`).Scan(&left); err != nil {
+			return m, fault.Wrap(fault.Unavailable, err, "looking how many tokens are left")
+		}
+	}
+	if m, err = p.now(ctx); err != nil {
+		return m, err
+	}
+	return p.after(ctx, m.events+throttled*3/2, lookEvery)
 }
 
 func perSecond(from, to moment) float64 {
@@ -208,11 +224,11 @@ func (r *run) drain(ctx context.Context, p *plant) (float64, error) {
 		return 0, err
 	}
 	defer stop()
-	from, err := p.after(ctx, begin.events)
+	from, err := p.after(ctx, begin.events, lookEvery)
 	if err != nil {
 		return 0, err
 	}
-	to, err := p.after(ctx, target-1)
+	to, err := p.after(ctx, target-1, lookEvery)
 	if err == nil && to.events == from.events {
 		err = fault.New(fault.Failed, "%d events are too few to measure", target-begin.events)
 	}
@@ -234,11 +250,7 @@ func someEvents(lots []drop.LotID, n int) []drop.Event {
 
 // keepsToTheLimit: two workers share the default limit while there is a backlog.
 func (r *run) keepsToTheLimit(ctx context.Context, p *plant) ([]Row, error) {
-	if err := p.sell(ctx, int(throttled*(r.steady.Seconds()+4)/2), p.lots); err != nil {
-		return nil, err
-	}
-	begin, err := p.now(ctx)
-	if err != nil {
+	if err := p.sell(ctx, int(throttled*(r.steady.Seconds()+8)/2), p.lots); err != nil {
 		return nil, err
 	}
 	for range 2 {
@@ -248,12 +260,11 @@ func (r *run) keepsToTheLimit(ctx context.Context, p *plant) ([]Row, error) {
 		}
 		defer stop()
 	}
-	// What had run in before is written at once, and no measure.
-	from, err := p.after(ctx, begin.events+throttled*3/2)
+	from, err := p.exhausted(ctx)
 	if err != nil {
 		return nil, err
 	}
-	to, err := p.after(ctx, from.events+int64(throttled*r.steady.Seconds()))
+	to, err := p.after(ctx, from.events+int64(throttled*r.steady.Seconds()), lookEvery)
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,7 @@ const (
 	lease         = 30 * time.Second
 	finaliseBatch = 500
 	finaliseEvery = time.Second
+	finalisePause = 100 * time.Millisecond // after a claim that was not full: many small ones cost more than a few large ones
 )
 
 // finalise books confirmed reservations as sales, as soon as relay has recorded some and once a second in
@@ -42,6 +43,9 @@ func (w *Worker) finalise(ctx context.Context) error {
 		w.health.fine("finalise")
 		if len(claimed) == finaliseBatch && ctx.Err() == nil {
 			continue
+		}
+		if len(claimed) > 0 && !sleep(ctx, finalisePause, nil) {
+			return nil
 		}
 		if !sleep(ctx, finaliseEvery, w.confirmed) {
 			return nil

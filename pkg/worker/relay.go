@@ -171,7 +171,8 @@ func (r *relayer) step(ctx context.Context) error {
 	}
 	if r.window > 0 {
 		var err error
-		if granted, err = r.tokens(ctx, batchEvents); err != nil || granted == 0 {
+		want := min(batchEvents, int(float64(r.window)*r.size)) // no more than is read, or they would have to be given back
+		if granted, err = r.tokens(ctx, want); err != nil || granted == 0 {
 			return err
 		}
 		count, block = min(max(int(float64(granted)/r.size), 1), r.window), -1
@@ -185,7 +186,7 @@ func (r *relayer) step(ctx context.Context) error {
 	if len(entries) == 0 {
 		r.window = 0
 	} else {
-		r.window = min(max(2*r.window, 2), maxEntries)
+		r.window = min(max(2*r.window, 8), maxEntries)
 	}
 	return r.record(ctx, entries, granted)
 }
