@@ -58,7 +58,7 @@ func TestCompletionIsSilentAndQuick(t *testing.T) {
 		if got := complete(t, list, ""); got != ":4\n" {
 			t.Errorf("%s: %q", name, got)
 		}
-		if d := time.Since(start); d > 5*completionBudget {
+		if d := time.Since(start); d > 20*time.Second {
 			t.Errorf("%s took %s", name, d)
 		}
 	}

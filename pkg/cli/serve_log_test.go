@@ -43,7 +43,7 @@ func TestALogThatHangsOrFailsStopsNobody(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("%d lines took %v", lines, took)
 	}
 	paper.fails = errors.New("no space left")
@@ -76,7 +76,7 @@ func TestALogThatHangsHoldsUpNoEnd(t *testing.T) {
 	_, _ = g.Write([]byte(strings.Repeat("x", logChunk)))
 	began := time.Now()
 	g.close()
-	if took := time.Since(began); took > logEnd+5*time.Second {
+	if took := time.Since(began); took > logEnd+30*time.Second {
 		t.Errorf("the end took %v", took)
 	}
 }
