@@ -219,6 +219,10 @@ func (n *node) drive(l *lane) {
 		err := l.ready(ctx)
 		free := l.enter(err)
 		shards = n.take(l, shards[:0])
+		if len(shards) == 0 { // the lane is idle now, and may be somebody else's already
+			free()
+			return
+		}
 		for len(batches) < len(shards) {
 			batches = append(batches, &batch{})
 		}
@@ -232,9 +236,6 @@ func (n *node) drive(l *lane) {
 		}
 		l.send(ctx, batches[:len(shards)], err)
 		free()
-		if len(shards) == 0 {
-			return
-		}
 		// Let the callers just answered put their next requests into the batches that follow.
 		runtime.Gosched()
 	}
