@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,8 @@ type cashier struct {
 	open     atomic.Int64 // questions at the gateway
 	failures atomic.Int64 // in a row, without a clear answer between them
 	gaveUp   time.Time    // when it was looked for what nobody pays for
+
+	chargesFirst bool // refunds were asked for last
 }
 
 // charge runs until the context ends; the answers that are under way are then waited for no longer.
@@ -104,32 +107,51 @@ func (c *cashier) round(ctx context.Context) (asked bool, err error) {
 	if n := int(c.failures.Load()); n > 0 && !sleep(ctx, retry.Pause(n, firstPause, maxPause), nil) {
 		return false, nil
 	}
-	term := c.opt.Gateway.Timeout() + chargeMargin
-	leased := time.Now().Add(term)
-	if room := c.room(); room > 0 {
-		refunds, err := c.ledger.ClaimChargeRefunds(context.WithoutCancel(ctx), c.me.Name, term, room)
-		if err != nil {
-			return false, err
-		}
-		for _, r := range refunds {
-			asked = true
-			c.begin(ctx, func(ctx context.Context) error { return c.refundOne(ctx, r, leased) })
-		}
+	// By turns, so that a gateway which is in trouble with the ones still gets the others.
+	kinds := []func(context.Context, int) (int, error){c.beginRefunds, c.beginCharges}
+	if c.chargesFirst {
+		slices.Reverse(kinds)
 	}
-	if room := c.room(); room > 0 {
-		charges, err := c.ledger.ClaimCharges(context.WithoutCancel(ctx), c.me.Name, term, room)
+	for _, begin := range kinds {
+		room := c.room()
+		if room <= 0 {
+			break
+		}
+		n, err := begin(ctx, room)
 		if err != nil {
 			return asked, err
 		}
-		for _, ch := range charges {
-			asked = true
-			c.begin(ctx, func(ctx context.Context) error { return c.chargeOne(ctx, ch, leased) })
-		}
+		asked = asked || n > 0
 	}
 	if !asked && c.failures.Load() > 0 && c.open.Load() == 0 {
 		return false, c.forgetTrouble(ctx)
 	}
 	return asked, nil
+}
+
+// term is how long a question is leased.
+func (c *cashier) term() time.Duration { return c.opt.Gateway.Timeout() + chargeMargin }
+
+// beginRefunds begins to ask for refunds, and returns how many.
+func (c *cashier) beginRefunds(ctx context.Context, room int) (int, error) {
+	leased := time.Now().Add(c.term())
+	refunds, err := c.ledger.ClaimChargeRefunds(context.WithoutCancel(ctx), c.me.Name, c.term(), room)
+	for _, r := range refunds {
+		c.chargesFirst = true
+		c.begin(ctx, func(ctx context.Context) error { return c.refundOne(ctx, r, leased) })
+	}
+	return len(refunds), err
+}
+
+// beginCharges begins to ask for charges, and returns how many.
+func (c *cashier) beginCharges(ctx context.Context, room int) (int, error) {
+	leased := time.Now().Add(c.term())
+	charges, err := c.ledger.ClaimCharges(context.WithoutCancel(ctx), c.me.Name, c.term(), room)
+	for _, ch := range charges {
+		c.chargesFirst = false
+		c.begin(ctx, func(ctx context.Context) error { return c.chargeOne(ctx, ch, leased) })
+	}
+	return len(charges), err
 }
 
 // begin asks one question beside the others.

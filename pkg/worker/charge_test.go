@@ -286,6 +286,35 @@ func TestARefundGoesBackThroughTheGateway(t *testing.T) {
 	}
 }
 
+// A gateway that makes no refunds, however many are due, still charges.
+func TestRefundsInTroubleHoldNoChargeUp(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	g := testkit.NewGateway(t, func(c testkit.GatewayCall) testkit.GatewayAnswer {
+		if c.Action == "refund" {
+			return testkit.GatewayAnswer{HTTP: 501, Status: "unsure"}
+		}
+		return testkit.GatewayAnswer{}
+	})
+	s.load(t, "truffle", 80)
+	s.start(t, charging(t, g))
+	var sold []drop.ReservationID
+	for i := range 40 { // more than are asked for at a time
+		sold = append(sold, s.buy(t, "truffle", fmt.Sprint("early-", i), time.Hour))
+	}
+	s.settlesWith(t, g, 40)
+	for _, id := range sold {
+		s.refund(t, id)
+	}
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+		p, err := s.ledger.Payments(t.Context())
+		return p.Returns == 40, fmt.Sprintf("payments %+v: %s", p, errorText(err))
+	})
+	late := s.buy(t, "truffle", "late", time.Hour)
+	testkit.Eventually(t, time.Minute, func() (bool, string) { return s.recorded(t)[late.String()] == 1, "the late buyer is not charged" })
+}
+
 // Until-idle ends when only others can go on, and says so if it is the gateway that does not answer.
 func TestUntilIdleWithAGateway(t *testing.T) {
 	t.Parallel()
