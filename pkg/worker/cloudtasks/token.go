@@ -109,7 +109,8 @@ func (k *keySet) find(ctx context.Context, id string) (*jose.JSONWebKey, error) 
 	var err error
 	if known == k.known.Load() && time.Since(k.tried) > keysGap { // nobody else has just done it
 		var fetched *keys
-		if fetched, err = k.fetch(ctx); err == nil {
+		// For everybody, so that a stranger who hangs up does not break it off.
+		if fetched, err = k.fetch(context.WithoutCancel(ctx)); err == nil {
 			k.known.Store(fetched)
 		}
 		k.tried = time.Now()

@@ -1,6 +1,7 @@
 package cloudtasks_test
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -161,6 +162,11 @@ func TestKeysAreKept(t *testing.T) {
 	r = newReceiver(t, o)
 	fetches.Store(0)
 	unknown := signedBy(jose.SigningKey{Algorithm: jose.RS256, Key: jose.JSONWebKey{Key: signingKey(), KeyID: "two"}}, map[string]any{"iss": "x"})
+	hungUp, hangUp := context.WithCancel(t.Context())
+	hangUp()
+	if err := r.Trusts(hungUp, unknown); !fault.Is(err, fault.Unauthorized) {
+		t.Errorf("a stranger who hangs up: %v", err)
+	}
 	for range 20 {
 		if err := r.Trusts(t.Context(), signed(account, audience, nil)); err != nil {
 			t.Fatal(err)
