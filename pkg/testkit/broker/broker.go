@@ -153,6 +153,9 @@ func (b *Broker) AcksLost() int {
 	return n
 }
 
+// RefuseCommits lets the cluster refuse the next n commits of offsets.
+func (b *Broker) RefuseCommits(n int) { b.t.Helper(); b.say("refuse-commits %d", n) }
+
 // ShuffleLeaders gives every partition another leader, and every group another coordinator.
 func (b *Broker) ShuffleLeaders() { b.t.Helper(); b.say("shuffle") }
 

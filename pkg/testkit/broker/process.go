@@ -18,7 +18,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const caName = "ca.pem"
@@ -58,6 +60,14 @@ func serve(out io.Writer) error {
 			acks.lose(n)
 		case "acks-lost":
 			answer = strconv.Itoa(acks.count())
+		case "refuse-commits":
+			n, err := strconv.Atoi(rest)
+			if err != nil {
+				return err
+			}
+			for range n {
+				cluster.ControlKey(int16(kmsg.OffsetCommit), refuseCommit)
+			}
 		case "shuffle":
 			cluster.ShufflePartitionLeaders()
 			cluster.RehashCoordinators()
@@ -69,6 +79,23 @@ func serve(out io.Writer) error {
 		}
 	}
 	return words.Err()
+}
+
+// refuseCommit answers one request to commit offsets with an error that clients do not try again.
+func refuseCommit(asked kmsg.Request) (kmsg.Response, error, bool) {
+	commit := asked.(*kmsg.OffsetCommitRequest)
+	answer := commit.ResponseKind().(*kmsg.OffsetCommitResponse)
+	for _, t := range commit.Topics {
+		topic := kmsg.NewOffsetCommitResponseTopic()
+		topic.Topic, topic.TopicID = t.Topic, t.TopicID
+		for _, p := range t.Partitions {
+			partition := kmsg.NewOffsetCommitResponseTopicPartition()
+			partition.Partition, partition.ErrorCode = p.Partition, kerr.UnknownServerError.Code
+			topic.Partitions = append(topic.Partitions, partition)
+		}
+		answer.Topics = append(answer.Topics, topic)
+	}
+	return answer, nil, true
 }
 
 func newCluster(acks *lostAcks) (*kfake.Cluster, error) {

@@ -340,6 +340,33 @@ func TestTheBarrierPassesBehindWhatWasSent(t *testing.T) {
 	}
 }
 
+// What is applied is committed in the end, although nothing more is sent that would be committed together with it.
+func TestACommitThatFailsIsMadeUpFor(t *testing.T) {
+	t.Parallel()
+	b := broker.Start(t)
+	o := kafka.Options{Brokers: b.Addrs(), Topic: "events", Group: "workers", Installation: "i", Shards: shards}
+	k := queue(t, o)
+	if err := k.Send(t.Context(), 1, []drop.OutboxEntry{{ID: "1-1", Entry: drop.Entry{Installation: "i", Body: "last"}}}, 1); err != nil {
+		t.Fatal(err)
+	}
+	b.RefuseCommits(3)
+	ctx, cancel := context.WithCancel(t.Context())
+	var applied atomic.Int32
+	received := make(chan error, 1)
+	go func() {
+		received <- queue(t, o).Receive(ctx, func(context.Context, []drop.OutboxEntry) error { applied.Add(1); return nil })
+	}()
+	testkit.Eventually(t, 60*time.Second, func() (bool, string) {
+		offsets, err := kadm.NewClient(client(t, o)).FetchOffsets(ctx, o.Group)
+		at, _ := offsets.Lookup("events", 1)
+		return at.At == 1, fmt.Sprintf("committed up to %d: %v", at.At, err)
+	})
+	cancel()
+	if err := <-received; err != nil || applied.Load() != 1 {
+		t.Errorf("applied %d times, ended with %v", applied.Load(), err)
+	}
+}
+
 // A worker that waits gives its partitions up when another one comes, and commits nothing of what it has not applied.
 func TestNothingIsCommittedOfAPartitionThatIsTakenAway(t *testing.T) {
 	testkit.Long(t)

@@ -19,6 +19,8 @@ const (
 	rebalanceLimit = 45 * time.Second
 	revokeLimit    = 35 * time.Second // for what is in hand when a partition is to go: longer than one attempt to apply takes
 	commitLimit    = 10 * time.Second
+	commitPause    = 500 * time.Millisecond // between two attempts
+	commitPatience = 30 * time.Second
 )
 
 // Receive implements worker.Source. Each partition is worked on for itself, one batch at a time: while one is in hand, no
@@ -144,19 +146,36 @@ func (r *receiver) work(ctx context.Context, b *batch, records []*kgo.Record) er
 	if err := r.deliver(ctx, entries); err != nil {
 		return err
 	}
-	r.mu.Lock()
-	lost := b.lost
-	r.mu.Unlock()
-	if lost {
-		return nil
+	return r.commit(ctx, b, records[len(records)-1])
+}
+
+// commit records that everything up to a record is done, until the group has noted it or the partition is to go: what is
+// applied and not committed would keep a barrier from passing until something else is sent, perhaps for ever. What nobody
+// notes for long is an error, and everything begins anew.
+func (r *receiver) commit(ctx context.Context, b *batch, last *kgo.Record) error {
+	for began := time.Now(); ; {
+		r.mu.Lock()
+		lost := b.lost
+		r.mu.Unlock()
+		if lost {
+			return nil
+		}
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitLimit)
+		err := r.client.CommitRecords(within, last)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		r.o.Log.Debug("an offset could not be committed", "partition", last.Partition, "error", err)
+		if time.Since(began) > commitPatience {
+			return r.fail(err, "committing an offset")
+		}
+		select {
+		case <-ctx.Done(): // whoever has the partition next applies it once more, which changes nothing
+			return nil
+		case <-time.After(commitPause):
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitLimit)
-	defer cancel()
-	if err := r.client.CommitRecords(ctx, records[len(records)-1]); err != nil {
-		// It was applied, and will only be so once more, by whoever has the partition then.
-		r.o.Log.Debug("an offset could not be committed", "partition", records[0].Partition, "error", err)
-	}
-	return nil
 }
 
 // wait waits until nothing of a partition is in hand.
