@@ -23,7 +23,7 @@ over the rounds, in which the contenders take turns. The exit status is 6 if a b
   many-lots  1,000 lots, 256 and 10,000 callers
   memory     what a live hold costs of Redis
   apply      recording events in PostgreSQL, against one insert and one transaction an event
-  pipeline   a worker from the outbox to PostgreSQL: its pace, its limit, and what a sale costs there
+  pipeline   a worker from outbox to PostgreSQL: its pace, its limit, and what a sale costs there
   http       a server with keys, access log and metrics, against a bare net/http handler
   cli        script calls of a reserve, time of a version
   soak       a server under an even load for --soak; only if it is asked for with --only

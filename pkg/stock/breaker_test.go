@@ -478,6 +478,10 @@ func TestTheBreakerFollowsSentinel(t *testing.T) {
 	s := openStock(t, w.URL(), withBreaker)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 10})
 	awaitBreaker(t, s, "@", drop.BreakerClosed)
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { // the one that takes over has the lot
+		n, err := w.Servers[1].Do(t.Context(), "EXISTS", s.shardOf(lot).keys.lot(lot))
+		return n == "1", fmt.Sprint("the replica lacks the lot: ", err)
+	})
 	pause(t, w.Servers[0])
 	defer resume(t, w.Servers[0])
 	awaitBreaker(t, s, "@", drop.BreakerOpen)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +14,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/payment"
 	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
@@ -196,11 +195,65 @@ func TestMetricsOfAWholeLife(t *testing.T) {
 	stop()
 	w.shows(t, `dropctl_workers_alive{part="relay"} = 0`)
 
+	// A gateway has the money now, and does what gateways do; a receiver of notices is not there.
+	w.chargeAndTell(t)
+	note()
+
 	for _, m := range telemetry.Contract() {
 		if (m.Group == "worker" || m.Group == "drop") && !moved[m.Name] {
-			t.Errorf("%s never moved; those that did: %v", m.Name, slices.Sorted(maps.Keys(moved)))
+			t.Errorf("%s never moved", m.Name)
 		}
 	}
+}
+
+// chargeAndTell sells through a payment gateway that approves, declines, needs longer or does not know, by user, and makes
+// no refunds. A hook's receiver does not answer.
+func (w watched) chargeAndTell(t *testing.T) {
+	t.Helper()
+	gateway := testkit.NewGateway(t, func(c testkit.GatewayCall) testkit.GatewayAnswer {
+		switch {
+		case c.Action == "refund" || strings.HasPrefix(c.User, "poor"):
+			return testkit.GatewayAnswer{Status: "declined"}
+		case c.User == "slow":
+			return testkit.GatewayAnswer{Status: "pending"}
+		case c.User == "odd":
+			return testkit.GatewayAnswer{HTTP: 500, Status: "unsure"}
+		}
+		return testkit.GatewayAnswer{}
+	})
+	webhook, err := payment.NewWebhook(payment.Options{URL: gateway.URL, Secret: gateway.Secret, Timeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(webhook.Close)
+	nowhere := drop.Hook{ID: "nowhere2", URL: "http://127.0.0.1:1/", Kinds: []drop.NoticeKind{drop.NoticeConfirmed}, AllowPrivate: true, CreatedBy: "ci"}
+	if _, err := w.ledger.AddHook(t.Context(), nowhere, "secret"); err != nil {
+		t.Fatal(err)
+	}
+	w.work(t, worker.Options{Gateway: webhook, ChargePause: 20 * time.Millisecond})
+	buy := func(user string, hold time.Duration) drop.ReservationID {
+		id := w.reserve(t, "hat", user, hold)
+		if _, err := w.stock.Settle(t.Context(), drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: user}); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	rich := buy("rich", 10*time.Minute)
+	buy("poor-for-long", 10*time.Minute)
+	buy("poor", 5*time.Second)
+	buy("slow", 10*time.Minute)
+	w.shows(t, `dropctl_worker_charges_total{outcome="approved"} = 1`, `dropctl_worker_charges_total{outcome="declined"} > 1`, `dropctl_worker_charges_total{outcome="pending"} > 0`,
+		`dropctl_worker_charge_duration_seconds > 0`, `dropctl_charges_open > 0`, `dropctl_worker_given_up_total = 1`, `dropctl_charges_declined = 1`)
+	if _, err := w.stock.Settle(t.Context(), drop.SettleRequest{ID: rich, Action: drop.ActRefund, Total: -1}); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(t, `dropctl_worker_charge_refunds_total{outcome="declined"} > 0`, `dropctl_charge_refunds_open = 1`, `dropctl_charge_refunds_refused = 1`)
+	buy("odd", 10*time.Minute)
+	w.shows(t, `dropctl_worker_charges_total{outcome="unclear"} > 0`)
+	w.db.SQL(t, `UPDATE charges SET begun_at = now() - interval '1 hour' WHERE state = 'open'`)
+	w.shows(t, `dropctl_payments_stuck = 1`, `dropctl_worker_notices_total{outcome="failed"} > 0`, `dropctl_notices_waiting > 3`, `dropctl_notices_oldest_waiting_seconds > 0`, `dropctl_hooks_failing = 1`)
+	w.db.SQL(t, `UPDATE hook_deliveries SET state = 'parked', ended_at = now() WHERE id = (SELECT min(id) FROM hook_deliveries)`)
+	w.shows(t, `dropctl_notices_parked = 1`)
 }
 
 // tagOf finds the hash tag of a lot's shard.
