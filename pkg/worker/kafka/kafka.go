@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,16 +73,36 @@ func Open(o Options) (*Kafka, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	for _, broker := range o.Brokers {
-		if _, port, err := net.SplitHostPort(broker); err != nil || port == "" {
-			return nil, fault.New(fault.InvalidConfig, "%q is not a broker's host:port", broker).WithField("kafka-brokers")
-		}
-	}
 	k := &Kafka{o: o, checking: make(chan struct{}, 1), barriers: map[barrier]int64{}}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	if _, err := k.mechanism(); err != nil {
 		return nil, err
 	}
 	return k, nil
+}
+
+var topicName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
+
+// check refuses what no cluster could make sense of.
+func (o Options) check() error {
+	for _, broker := range o.Brokers {
+		host, port, err := net.SplitHostPort(broker)
+		if n, bad := strconv.ParseUint(port, 10, 16); err != nil || host == "" || bad != nil || n == 0 {
+			return fault.New(fault.InvalidConfig, "kafka-brokers: %q is not a broker's host:port", broker).WithField("kafka-brokers").
+				WithHint("write them as kafka-1:9092,kafka-2:9092")
+		}
+	}
+	switch {
+	case !topicName.MatchString(o.Topic) || o.Topic == "." || o.Topic == "..":
+		return fault.New(fault.InvalidConfig, "kafka-topic: %.60q cannot be the name of a topic", o.Topic).WithField("kafka-topic").
+			WithHint("use 1 to 249 letters, digits, dots, underscores and hyphens")
+	case o.Group == "":
+		return fault.New(fault.InvalidConfig, "kafka-group is empty").WithField("kafka-group").
+			WithHint("name the group that all workers of this shop consume as; it keeps how far they are")
+	}
+	return nil
 }
 
 // Target names the topic for people; it holds no secret.
@@ -209,6 +230,10 @@ func (k *Kafka) mechanism() (sasl.Mechanism, error) {
 	var m sasl.Mechanism
 	switch k.o.SASL {
 	case "", NoSASL:
+		if k.o.Username != "" {
+			return nil, fault.New(fault.InvalidConfig, "kafka-username is set, and kafka-sasl none logs nobody in").WithField("kafka-sasl").
+				WithHint("say how to log in: --kafka-sasl scram-sha-512; or leave the user out")
+		}
 		return nil, nil
 	case Plain:
 		m = plain.Auth{User: k.o.Username, Pass: k.o.Password}.AsMechanism()

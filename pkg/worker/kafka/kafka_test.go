@@ -287,6 +287,83 @@ func TestATopicIsMadeOnceAndNeverChanged(t *testing.T) {
 	}
 }
 
+func TestOptionsThatNoClusterUnderstands(t *testing.T) {
+	t.Parallel()
+	for field, wrong := range map[string][]func(*kafka.Options){
+		"kafka-brokers": {
+			func(o *kafka.Options) { o.Brokers = []string{"kafka-1"} }, func(o *kafka.Options) { o.Brokers = []string{"kafka-1:9092", ""} },
+			func(o *kafka.Options) { o.Brokers = []string{":9092"} }, func(o *kafka.Options) { o.Brokers = []string{"kafka-1:99999"} }, func(o *kafka.Options) { o.Brokers = []string{"kafka-1:0"} },
+		},
+		"kafka-topic": {
+			func(o *kafka.Options) { o.Topic = "" }, func(o *kafka.Options) { o.Topic = ".." },
+			func(o *kafka.Options) { o.Topic = "a b" }, func(o *kafka.Options) { o.Topic = strings.Repeat("t", 250) },
+		},
+		"kafka-group":    {func(o *kafka.Options) { o.Group = "" }},
+		"kafka-sasl":     {func(o *kafka.Options) { o.Username = "ann" }, func(o *kafka.Options) { o.SASL = "md5" }},
+		"kafka-username": {func(o *kafka.Options) { o.SASL = kafka.Plain }},
+	} {
+		for i, change := range wrong {
+			o := kafka.Options{Brokers: []string{"kafka-1:9092"}, Topic: "events", Group: "workers", Installation: "i", Shards: shards}
+			if _, err := kafka.Open(o); err != nil {
+				t.Fatal(err)
+			}
+			change(&o)
+			if _, err := kafka.Open(o); !fault.Is(err, fault.InvalidConfig) || fault.As(err).Field != field {
+				t.Errorf("%s, %d: %v", field, i, err)
+			}
+		}
+	}
+}
+
+// A broker is being asked for everything but the partition that is worked on; the next question must not wait until that
+// one is answered, which takes seconds where nobody buys.
+func TestOneEventAfterAnotherIsDeliveredAtOnce(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	b := broker.Start(t)
+	k := queue(t, kafka.Options{Brokers: b.Addrs(), Topic: "events", Group: "workers", Installation: "i", Shards: shards})
+	arrived, ended := make(chan string), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		ended <- k.Receive(ctx, func(ctx context.Context, entries []drop.OutboxEntry) error {
+			for _, e := range entries {
+				select {
+				case arrived <- e.ID:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		})
+	}()
+	send := func(n int) {
+		t.Helper()
+		id := fmt.Sprintf("1-%d", n)
+		if err := k.Send(ctx, 1, []drop.OutboxEntry{{ID: id, Entry: drop.Entry{Installation: "i", Time: time.UnixMilli(1), Body: "event"}}}, 1); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-arrived:
+			if got != id {
+				t.Errorf("%s arrived, not %s", got, id)
+			}
+		case <-time.After(60 * time.Second):
+			t.Fatalf("%s does not arrive", id)
+		}
+	}
+	send(0) // the group has formed
+	start := time.Now()
+	for n := range 8 {
+		send(n + 1)
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("8 events, one after another, took %s", took)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheBarrierPassesBehindWhatWasSent(t *testing.T) {
 	t.Parallel()
 	b := broker.Start(t)

@@ -13,8 +13,11 @@ import (
 )
 
 const (
-	fetchPartition = 256 << 10        // bytes of a partition in hand: some thousand events
-	fetchAll       = 4 << 20          // of one broker
+	fetchPartition = 256 << 10 // bytes of a partition in hand: some thousand events
+	fetchAll       = 4 << 20   // of one broker
+	// A broker answers a question at the latest after this time. A partition that was worked on is not in the question that
+	// is being asked, so it waits for the next one.
+	fetchWait      = 200 * time.Millisecond
 	sessionLimit   = 10 * time.Second // a worker that is silent for longer loses its partitions
 	rebalanceLimit = 45 * time.Second
 	revokeLimit    = 35 * time.Second // for what is in hand when a partition is to go: longer than one attempt to apply takes
@@ -83,7 +86,7 @@ func (r *receiver) consuming() []kgo.Opt {
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // whatever the group has not seen, or does not remember having seen
 		kgo.OnPartitionsRevoked(gone), kgo.OnPartitionsLost(gone),
 		kgo.SessionTimeout(sessionLimit), kgo.HeartbeatInterval(sessionLimit / 5), kgo.RebalanceTimeout(rebalanceLimit),
-		kgo.FetchMaxPartitionBytes(fetchPartition), kgo.FetchMaxBytes(fetchAll),
+		kgo.FetchMaxPartitionBytes(fetchPartition), kgo.FetchMaxBytes(fetchAll), kgo.FetchMaxWait(fetchWait),
 	}
 }
 
