@@ -86,10 +86,12 @@ func (v statusJSON) says(what string) bool {
 // Mistakes in the settings are found before any server is dialled.
 func TestAGatewayHasToBeNamed(t *testing.T) {
 	env := map[string]string{"DROPCTL_REDIS_URL": "redis://127.0.0.1:1", "DROPCTL_DATABASE_URL": "postgres://127.0.0.1:1/x"}
+	const secret = "long enough to sign with"
 	for _, c := range []struct{ flags, secret, field string }{
-		{"--payment cash", "s", "payment"}, {"--payment webhook", "s", "payment-url"}, {"--payment webhook --payment-url https://pay.example", "", "payment-secret"},
-		{"--payment webhook --payment-url https://pay.example", "env:NOT_THERE", "payment-secret"}, {"--payment webhook --payment-url ftp://pay.example", "s", "payment-url"},
-		{"--payment webhook --payment-url https://pay.example --payment-timeout 0s", "s", "payment-timeout"},
+		{"--payment cash", secret, "payment"}, {"--payment webhook", secret, "payment-url"}, {"--payment webhook --payment-url https://pay.example", "", "payment-secret"},
+		{"--payment webhook --payment-url https://pay.example", "env:NOT_THERE", "payment-secret"}, {"--payment webhook --payment-url ftp://pay.example", secret, "payment-url"},
+		{"--payment webhook --payment-url https://pay.example", "guessable", "payment-secret"},
+		{"--payment webhook --payment-url https://pay.example --payment-timeout 0s", secret, "payment-timeout"},
 	} {
 		env["DROPCTL_PAYMENT_SECRET"] = c.secret
 		for _, command := range []string{"worker", "serve --listen 127.0.0.1:0"} {

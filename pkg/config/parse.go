@@ -202,7 +202,11 @@ func (s Setting) inRange(n int64, shown any) error {
 		return fmt.Errorf("%v is too small", shown)
 	}
 	if s.max > 0 && n > s.max {
-		return fmt.Errorf("%v is too large, the most is %d", shown, s.max)
+		most := any(s.max)
+		if s.kind == duration {
+			most = time.Duration(s.max)
+		}
+		return fmt.Errorf("%v is too large, the most is %v", shown, most)
 	}
 	return nil
 }

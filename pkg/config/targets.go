@@ -119,8 +119,15 @@ func (c *Config) Gateway(getenv func(string) string) (PaymentTarget, bool, error
 		err = fault.New(fault.Usage, "payment-secret is not set, and --payment webhook signs with it").WithField("payment-secret").
 			WithHint("set %s, or payment-secret in the config file, also as env:NAME or file:/path", EnvName("payment-secret"))
 	}
+	if err == nil && len(signed) < shortestSecret {
+		err = fault.New(fault.InvalidConfig, "payment-secret is shorter than %d characters: who guesses it can say that everything is paid", shortestSecret).
+			WithField("payment-secret").WithHint("make a random one: openssl rand -hex 32")
+	}
 	return PaymentTarget{URL: u, Secret: NewSecret(signed), Timeout: c.PaymentTimeout}, err == nil, err
 }
+
+// shortestSecret is how long a secret is at least that calls are signed with.
+const shortestSecret = 16
 
 // UsesServer reports whether a command goes through the HTTP API rather than to the stores: whichever is named in the
 // better place, a flag before the environment before the config file. In the same place the stores count, if the one

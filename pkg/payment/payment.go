@@ -41,6 +41,9 @@ type Webhook struct {
 // NewWebhook returns a gateway; it dials nothing. Errors have code invalid_config.
 func NewWebhook(o Options) (*Webhook, error) {
 	u, err := url.Parse(o.URL)
+	if err == nil {
+		_, err = net.LookupPort("tcp", u.Port()) // 99999 is none
+	}
 	switch {
 	case err != nil, u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.Fragment != "":
 		return nil, fault.New(fault.InvalidConfig, "the URL of the payment gateway cannot be used").WithField("payment-url").

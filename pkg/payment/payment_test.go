@@ -100,7 +100,7 @@ func TestWhatIsNotClearIsAnError(t *testing.T) {
 }
 
 func TestAGatewayThatCannotBe(t *testing.T) {
-	for _, o := range []payment.Options{{URL: "ftp://host/", Secret: "s"}, {URL: "pay.example", Secret: "s"}, {URL: "https://", Secret: "s"}, {URL: "https://pay.example"}} {
+	for _, o := range []payment.Options{{URL: "ftp://host/", Secret: "s"}, {URL: "pay.example", Secret: "s"}, {URL: "https://", Secret: "s"}, {URL: "https://pay.example:99999", Secret: "s"}, {URL: "https://pay.example"}} {
 		if _, err := payment.NewWebhook(o); !fault.Is(err, fault.InvalidConfig) || fault.As(err).Field == "" {
 			t.Errorf("%+v: %v", o, err)
 		}

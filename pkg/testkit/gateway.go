@@ -51,7 +51,7 @@ type Gateway struct {
 
 // NewGateway starts a gateway that answers as the script says, until the test ends.
 func NewGateway(t testing.TB, script func(GatewayCall) GatewayAnswer) *Gateway {
-	g := &Gateway{Secret: "gateway-secret", t: t, script: script, asked: map[string]int{}, charged: map[string]GatewayCall{}, back: map[string]GatewayCall{}}
+	g := &Gateway{Secret: "secret of the gateway", t: t, script: script, asked: map[string]int{}, charged: map[string]GatewayCall{}, back: map[string]GatewayCall{}}
 	server := httptest.NewServer(http.HandlerFunc(g.serve))
 	t.Cleanup(server.Close)
 	g.URL = server.URL + "/pay"

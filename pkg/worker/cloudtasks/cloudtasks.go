@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -130,6 +131,9 @@ func missing(setting, what, example string) error {
 // be plain.
 func (o Options) checkURL(setting, text string, plain bool) error {
 	u, err := url.Parse(text)
+	if err == nil {
+		_, err = net.LookupPort("tcp", u.Port()) // 99999 is none
+	}
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.Fragment != "" {
 		return fault.New(fault.InvalidConfig, "%s is not a URL that begins with https://", setting).WithField(setting).WithHint("such as https://shop.example/internal/outbox")
 	}

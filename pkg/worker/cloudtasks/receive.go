@@ -75,7 +75,7 @@ func checkSecrets(secrets []string) error {
 	}
 	for _, s := range secrets {
 		if len(s) < shortestSecret {
-			return fault.New(fault.InvalidConfig, "a secret for deliveries is shorter than %d characters", shortestSecret).WithField("tasks-secret-file").
+			return fault.New(fault.InvalidConfig, "tasks-secret-file: a secret is shorter than %d characters", shortestSecret).WithField("tasks-secret-file").
 				WithHint("write a random one: openssl rand -hex 32")
 		}
 	}
