@@ -20,6 +20,7 @@ const (
 	onlyRedis    = "redis"
 	onlyPostgres = "postgres"
 	onlyKafka    = "kafka"
+	onlyTasks    = "cloudtasks"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -30,7 +31,8 @@ func newDoctor(a *app) *cobra.Command {
 		Short: "Check that the servers are fit for a drop, worst first",
 		Long: `Check that Redis and PostgreSQL are set up so that nothing is sold twice or lost, and that the shop
 runs. Nothing is changed. Every Redis server is looked at: the primary and its replicas behind
-Sentinels, each primary of a cluster. Where transport is kafka, its topic is looked at too.
+Sentinels, each primary of a cluster. Where transport is kafka or cloudtasks, the topic or the queue
+is looked at too.
 
   ok       as it should be
   warn     it works, but should be mended
@@ -48,7 +50,7 @@ fails; a store that is down is one failed check, and the other store is checked 
 				return err
 			}
 			for _, store := range only {
-				if err := oneOf("only", store, onlyRedis, onlyPostgres, onlyKafka); err != nil {
+				if err := oneOf("only", store, onlyRedis, onlyPostgres, onlyKafka, onlyTasks); err != nil {
 					return err
 				}
 			}
@@ -57,9 +59,9 @@ fails; a store that is down is one failed check, and the other store is checked 
 	}
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Lag)
 	cmd.Flags().StringVar(&profile, "profile", string(doctor.Development), "how strict to be: development or production")
-	cmd.Flags().StringSliceVar(&only, "only", nil, "only these stores: redis, postgres, kafka")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "only these stores: redis, postgres, kafka, cloudtasks")
 	_ = cmd.RegisterFlagCompletionFunc("profile", completeWords(doctor.Profiles()...))
-	_ = cmd.RegisterFlagCompletionFunc("only", completeWords(onlyRedis, onlyPostgres, onlyKafka))
+	_ = cmd.RegisterFlagCompletionFunc("only", completeWords(onlyRedis, onlyPostgres, onlyKafka, onlyTasks))
 	return cmd
 }
 
@@ -90,8 +92,12 @@ func (a *app) doctor(ctx context.Context, profile doctor.Profile, only []string)
 		_, err := a.cfg.Broker(a.getenv)
 		s.Topic, settings = wire.DoctorTopic(a.cfg, a.getenv), append(settings, err)
 	}
+	if wants(onlyTasks) && a.cfg.Transport == config.CloudTasks {
+		s.Tasks, settings = wire.DoctorTasks(a.cfg), append(settings, wire.CheckTransport(a.cfg, a.getenv, true, false))
+	}
 	if len(settings) == 0 {
-		return fault.New(fault.Usage, "workers use no Kafka: the transport is %s", a.cfg.Transport).WithField("only").WithHint("set transport: kafka in the config file, or %s", config.EnvName("transport"))
+		return fault.New(fault.Usage, "workers do not use %s: the transport is %s", strings.Join(only, ", "), a.cfg.Transport).WithField("only").
+			WithHint("set transport: %s in the config file, or %s", only[0], config.EnvName("transport"))
 	}
 	if !slices.Contains(settings, nil) {
 		return settings[0]

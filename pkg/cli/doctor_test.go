@@ -106,7 +106,7 @@ func TestDoctorFindsNothingInAHealthyShop(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	report := c.ask(t, 0)
-	if report.Verdict != doctor.OK || len(report.Checks) != 37 {
+	if report.Verdict != doctor.OK || len(report.Checks) != 38 {
 		t.Errorf("%s, %d lines: %+v", report.Verdict, len(report.Checks), report.Checks)
 	}
 	for _, l := range report.Checks {

@@ -9,7 +9,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/recovery"
 )
 
@@ -29,7 +28,7 @@ type statusFacts struct {
 	lots     []drop.LedgerLot
 	progress *drop.Progress
 	counts   ledgerCounts
-	payments ledger.Payments
+	payments drop.Payments
 	refused  []refusedView
 	dead     []deadView
 	due      []dueView

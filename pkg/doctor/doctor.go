@@ -38,6 +38,14 @@ type Topic interface {
 	Health(ctx context.Context) (drop.TopicHealth, error)
 }
 
+// Tasks is what lies between the relay and the ledger, where workers use Cloud Tasks.
+type Tasks interface {
+	// Target names the queue for people.
+	Target() string
+	// Health asks the service. An error means that it cannot be asked.
+	Health(ctx context.Context) (drop.TasksHealth, error)
+}
+
 // Options say what to judge by.
 type Options struct {
 	Profile        Profile
@@ -55,7 +63,7 @@ type Line struct {
 	Result   Outcome `json:"result" table:"RESULT"`
 	Attested bool    `json:"attested"` // the server did not tell; the config file vouches for it
 	Check    string  `json:"check" table:"CHECK,name"`
-	Store    string  `json:"store" table:"STORE"`   // redis, postgres, kafka or both
+	Store    string  `json:"store" table:"STORE"`   // redis, postgres, kafka, cloudtasks or both
 	Target   string  `json:"target" table:"TARGET"` // the server
 	What     string  `json:"what" table:"WHAT"`
 	Fix      string  `json:"fix" table:"FIX"` // what to do; "" if there is nothing to do
@@ -95,6 +103,7 @@ type Stores struct {
 	Stock  Stock
 	Ledger Ledger
 	Topic  Topic
+	Tasks  Tasks
 }
 
 // Run asks all of them at once and judges. It has no error: a store that does not answer is a failed check.
@@ -102,7 +111,8 @@ func Run(ctx context.Context, s Stores, o Options) Report {
 	var redis drop.StockHealth
 	var base drop.LedgerHealth
 	var topic drop.TopicHealth
-	var noRedis, noBase, noTopic error
+	var tasks drop.TasksHealth
+	var noRedis, noBase, noTopic, noTasks error
 	var wg sync.WaitGroup
 	if s.Stock != nil {
 		wg.Go(func() { redis, noRedis = s.Stock.Health(ctx) })
@@ -112,6 +122,9 @@ func Run(ctx context.Context, s Stores, o Options) Report {
 	}
 	if s.Topic != nil {
 		wg.Go(func() { topic, noTopic = s.Topic.Health(ctx) })
+	}
+	if s.Tasks != nil {
+		wg.Go(func() { tasks, noTasks = s.Tasks.Health(ctx) })
 	}
 	wg.Wait()
 	e := exam{o: o}
@@ -126,6 +139,9 @@ func Run(ctx context.Context, s Stores, o Options) Report {
 	}
 	if s.Topic != nil {
 		e.topic(s.Topic.Target(), topic, noTopic, base.Shards)
+	}
+	if s.Tasks != nil {
+		e.tasks(s.Tasks.Target(), tasks, noTasks)
 	}
 	e.clocks(redis, base)
 	return e.report()

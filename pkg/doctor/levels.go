@@ -65,29 +65,34 @@ const (
 	halfFull   finding = "half full"
 	nearlyFull finding = "nearly full"
 
-	standby      finding = "standby"
-	notMigrated  finding = "not migrated"
-	newerSchema  finding = "newer schema"
-	noTimeout    finding = "no timeout"
-	noTrigger    finding = "no trigger"
-	owns         finding = "owns"
-	noRights     finding = "no rights"
-	crowded      finding = "crowded"
-	noRoom       finding = "no room"
-	asynchronous finding = "asynchronous"
-	commitLoses  finding = "commit may be lost"
-	commitHangs  finding = "commit hangs"
-	deadLetters  finding = "dead letters"
-	stopped      finding = "stopped"
-	hookFails    finding = "hook fails"
-	noWorker     finding = "no worker"
-	partIdle     finding = "part idle"
-	otherLimits  finding = "other limits"
+	standby       finding = "standby"
+	notMigrated   finding = "not migrated"
+	newerSchema   finding = "newer schema"
+	noTimeout     finding = "no timeout"
+	noTrigger     finding = "no trigger"
+	owns          finding = "owns"
+	noRights      finding = "no rights"
+	crowded       finding = "crowded"
+	noRoom        finding = "no room"
+	asynchronous  finding = "asynchronous"
+	commitLoses   finding = "commit may be lost"
+	commitHangs   finding = "commit hangs"
+	deadLetters   finding = "dead letters"
+	stopped       finding = "stopped"
+	noAnswer      finding = "no answer"
+	refundRefused finding = "refund refused"
+	hookFails     finding = "hook fails"
+	noWorker      finding = "no worker"
+	partIdle      finding = "part idle"
+	otherLimits   finding = "other limits"
 
 	wrongTopic  finding = "wrong topic"
 	leaderless  finding = "leaderless"
 	cannotWrite finding = "cannot write"
 	noTopicYet  finding = "no topic yet"
+	noQueue     finding = "no queue"
+	queueStands finding = "queue stands"
+	slowQueue   finding = "slow queue"
 
 	foreign finding = "foreign"
 	emptied finding = "emptied"
@@ -127,6 +132,8 @@ var levels = map[finding][2]Result{
 	wrongTopic:  {Fail, Fail},
 	leaderless:  {Fail, Fail},
 	cannotWrite: {Fail, Fail},
+	noQueue:     {Fail, Fail},
+	queueStands: {Fail, Fail},
 
 	// Nobody should go on sale like this.
 	tight:       {Warn, Fail},
@@ -143,23 +150,26 @@ var levels = map[finding][2]Result{
 	owns:        {Warn, Fail},
 	noWorker:    {Warn, Fail},
 	partIdle:    {Warn, Fail},
+	noAnswer:    {Warn, Fail},
 	skewed:      {Warn, Fail},
 	commitLoses: {OK, Fail},
 
 	// Worth a thought.
-	crowded:      {Warn, Warn},
-	hookFails:    {Warn, Warn},
-	allOrNone:    {Warn, Warn},
-	mixed:        {Warn, Warn},
-	otherLimits:  {Warn, Warn},
-	newerSchema:  {Warn, Warn},
-	noCeiling:    {OK, Warn},
-	noTopicYet:   {OK, Warn},
-	syncSecond:   {OK, Warn},
-	syncLate:     {OK, Warn},
-	oneCopy:      {OK, Warn},
-	asynchronous: {OK, Warn},
-	pollsOnly:    {OK, OK},
+	crowded:       {Warn, Warn},
+	hookFails:     {Warn, Warn},
+	refundRefused: {Warn, Warn},
+	allOrNone:     {Warn, Warn},
+	mixed:         {Warn, Warn},
+	otherLimits:   {Warn, Warn},
+	newerSchema:   {Warn, Warn},
+	noCeiling:     {OK, Warn},
+	slowQueue:     {OK, Warn},
+	noTopicYet:    {OK, Warn},
+	syncSecond:    {OK, Warn},
+	syncLate:      {OK, Warn},
+	oneCopy:       {OK, Warn},
+	asynchronous:  {OK, Warn},
+	pollsOnly:     {OK, OK},
 }
 
 func (f finding) in(p Profile) Result {

@@ -26,6 +26,7 @@ var postgresRules = []struct {
 	{"standby", "", synchronous},
 	{"dead-letters", "dead letters", deadEvents},
 	{"stopped-lots", "lots", stoppedLots},
+	{"payments", "payments", payments},
 	{"hooks", "hooks", hooks},
 	{"workers", "workers", workers},
 	{"throttle", "pace", throttle},
@@ -175,6 +176,19 @@ func stoppedLots(p drop.LedgerHealth, _ Options) verdict {
 		lots = append(lots, s.Lot)
 	}
 	return bad(stopped, fault.Lookup(p.Stopped[0].Code).Hint, "nothing more is recorded of %s (%s)", someLots(lots), p.Stopped[0].Code)
+}
+
+// payments judges whether the payment gateway decides what it is asked. Without one nothing is ever open.
+func payments(p drop.LedgerHealth, _ Options) verdict {
+	switch pay := p.Payments; {
+	case pay.Stuck > 0:
+		return bad(noAnswer, "see the log of a dropctl worker --payment webhook, and the gateway's own", "%d charges and refunds have had no clear answer of the payment gateway for five minutes", pay.Stuck)
+	case pay.Refused > 0:
+		return bad(refundRefused, "dropctl status -o json --jq .refused_refunds", "the payment gateway will not make %d refunds", pay.Refused)
+	case pay.Open+pay.Declined+pay.Returns > 0:
+		return good("%d charges and %d refunds are under way, %d declined payments are tried again", pay.Open, pay.Returns, pay.Declined)
+	}
+	return good("none is open")
 }
 
 // hooks judges whether receivers are told what they want to know.

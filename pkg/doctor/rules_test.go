@@ -203,6 +203,9 @@ var baseCases = []struct {
 	{stoppedLots, "one", func(p *drop.LedgerHealth) { p.Stopped = []drop.StoppedLot{{Lot: "hat", Code: fault.StopFork}} }, stopped},
 	{throttle, "one limit", func(p *drop.LedgerHealth) { p.Progress.Pace = drop.Pace{Limit: 500, Highest: 500} }, fine},
 	{throttle, "other limits", func(p *drop.LedgerHealth) { p.Progress.Pace = drop.Pace{Limit: 500, Highest: 2000} }, otherLimits},
+	{payments, "a gateway in trouble", func(p *drop.LedgerHealth) { p.Payments = drop.Payments{Open: 9, Refused: 1, Stuck: 2} }, noAnswer},
+	{payments, "a refund that the gateway will not make", func(p *drop.LedgerHealth) { p.Payments = drop.Payments{Returns: 1, Refused: 1} }, refundRefused},
+	{payments, "a gateway that takes its time", func(p *drop.LedgerHealth) { p.Payments = drop.Payments{Open: 9, Pending: 9} }, fine},
 	{hooks, "a receiver that does not answer", func(p *drop.LedgerHealth) { p.Hooks = []drop.HookState{{FailingSince: time.Now()}} }, hookFails},
 	{hooks, "notices given up", func(p *drop.LedgerHealth) { p.Hooks = []drop.HookState{{Parked: 3}} }, hookFails},
 	{workers, "nobody tells hooks", func(p *drop.LedgerHealth) { p.Hooks, p.Parts = []drop.HookState{{}}, nil }, partIdle},
@@ -298,6 +301,19 @@ var topicCases = []struct {
 	{acknowledges, "untold", func(h *drop.TopicHealth) { h.Needed, h.NoSettings = 0, "not allowed" }, hidden},
 }
 
+var tasksCases = []struct {
+	name  string
+	facts drop.TasksHealth
+	want  finding
+}{
+	{"in order", drop.TasksHealth{Exists: true, Delivered: 500, Created: 500}, fine},
+	{"of a service that tells no rate", drop.TasksHealth{Exists: true, Created: 500}, fine},
+	{"not there", drop.TasksHealth{Created: 500}, noQueue},
+	{"paused", drop.TasksHealth{Exists: true, Stands: "paused"}, queueStands},
+	{"slower than a worker", drop.TasksHealth{Exists: true, Delivered: 10, Created: 500}, slowQueue},
+	{"that we may not look at", drop.TasksHealth{Hidden: true, Created: 500}, hidden},
+}
+
 func TestRules(t *testing.T) {
 	found := map[finding]bool{}
 	check := func(name string, got verdict, want finding) {
@@ -329,6 +345,9 @@ func TestRules(t *testing.T) {
 		check("a topic in order", c.rule(h), fine)
 		c.change(&h)
 		check("a topic, "+c.name, c.rule(h), c.want)
+	}
+	for _, c := range tasksCases {
+		check("a task queue "+c.name, delivers(c.facts), c.want)
 	}
 	for _, c := range shopCases {
 		check(c.name, c.judge(), c.want)
@@ -412,15 +431,16 @@ func TestReports(t *testing.T) {
 		lines   int
 		exit    fault.Exit
 	}{
-		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}, nil}, Production, OK, "reachable", 37, 0},
+		{"all is well", Stores{side[drop.StockHealth]{facts: r}, side[drop.LedgerHealth]{facts: healthyBase()}, nil, nil}, Production, OK, "reachable", 38, 0},
 		{"Redis alone", Stores{Stock: side[drop.StockHealth]{facts: r}}, Production, OK, "reachable", 20, 0},
 		{"eviction", Stores{Stock: side[drop.StockHealth]{facts: evicting}}, Development, Fail, "eviction", 20, 6},
-		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}, nil}, Development, Fail, "reachable", 17, 6},
-		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}, nil}, Development, Fail, "reachable", 2, 6},
-		{"the brokers are down", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, side[drop.TopicHealth]{err: down}}, Production, Fail, "reachable", 17, 6},
-		{"the topic is of another shop", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, side[drop.TopicHealth]{facts: drop.TopicHealth{Exists: true, Partitions: 1, Replicas: 3, Needed: 2}}}, Production, Fail, "topic", 19, 6},
+		{"Redis is down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{facts: healthyBase()}, nil, nil}, Development, Fail, "reachable", 18, 6},
+		{"both are down", Stores{side[drop.StockHealth]{err: down}, side[drop.LedgerHealth]{err: down}, nil, nil}, Development, Fail, "reachable", 2, 6},
+		{"the brokers are down", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, side[drop.TopicHealth]{err: down}, nil}, Production, Fail, "reachable", 18, 6},
+		{"the topic is of another shop", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, side[drop.TopicHealth]{facts: drop.TopicHealth{Exists: true, Partitions: 1, Replicas: 3, Needed: 2}}, nil}, Production, Fail, "topic", 20, 6},
+		{"the task queue is paused", Stores{nil, side[drop.LedgerHealth]{facts: healthyBase()}, nil, side[drop.TasksHealth]{facts: drop.TasksHealth{Exists: true, Stands: "paused"}}}, Production, Fail, "queue", 19, 6},
 		{"unknown is no failure", Stores{Stock: side[drop.StockHealth]{facts: managed}}, Production, OK, "aof", 20, 0},
-		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 16, 0},
+		{"a warning is no failure", Stores{Ledger: side[drop.LedgerHealth]{facts: asyncBase}}, Production, Warn, "standby", 17, 0},
 	} {
 		o := options
 		o.Profile = c.profile

@@ -69,6 +69,17 @@ func (p Payment) Check() error {
 	return CheckText("reason", p.Reason, false)
 }
 
+// Payments counts what a payment gateway still has to decide.
+type Payments struct {
+	Asking   int64 // charges and refunds that a worker can do something about
+	Open     int64 // charges without a definite answer
+	Pending  int64 // of those: the gateway said that it needs longer
+	Declined int64 // reservations that nobody has paid for yet, tried again until their deadline
+	Returns  int64 // refunds that are not through
+	Refused  int64 // of those: the gateway will not make them
+	Stuck    int64 // charges and refunds that had no clear answer for five minutes
+}
+
 // Due is what the ledger has of payments for a reservation that paid for no unit.
 type Due struct {
 	User   string

@@ -57,6 +57,15 @@ type TopicHealth struct {
 	NoSettings string // why Needed and Compacted are not known
 }
 
+// TasksHealth is what the service says of the task queue between the relay and the ledger: plain facts for others to judge.
+type TasksHealth struct {
+	Hidden    bool // we may not look at it: of the other fields only Created is known
+	Exists    bool
+	Stands    string  // why it delivers nothing: paused or disabled; "" if it does
+	Delivered float64 // tasks a second that it delivers at most; 0: not told
+	Created   float64 // tasks a second that one worker creates at most
+}
+
 // LedgerHealth is what the PostgreSQL side says of itself: plain facts for others to judge.
 type LedgerHealth struct {
 	Version  string // as the server writes it
@@ -84,6 +93,7 @@ type LedgerHealth struct {
 	Stopped   []StoppedLot
 	Dead      map[fault.Code]int64
 	Hooks     []HookState
+	Payments  Payments
 	Versions  []string // of the program, one for each worker alive
 	Parts     []string // what the workers that are alive do, together
 	Offset    time.Duration

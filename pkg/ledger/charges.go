@@ -241,19 +241,8 @@ func (l *Ledger) PostponeRefund(ctx context.Context, worker string, r drop.Charg
 	return l.fail(err, "postponing a refund")
 }
 
-// Payments counts what a payment gateway still has to decide.
-type Payments struct {
-	Asking   int64 // charges and refunds that a worker can do something about
-	Open     int64 // charges without a definite answer
-	Pending  int64 // of those: the gateway said that it needs longer
-	Declined int64 // reservations that nobody has paid for yet, tried again until their deadline
-	Returns  int64 // refunds that are not through
-	Refused  int64 // of those: the gateway will not make them
-	Stuck    int64 // charges and refunds that had no clear answer for five minutes
-}
-
 // Payments looks at what the gateway still has to decide.
-func (l *Ledger) Payments(ctx context.Context) (Payments, error) {
+func (l *Ledger) Payments(ctx context.Context) (drop.Payments, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	p, err := readPayments(ctx, l.pool)
@@ -263,7 +252,7 @@ func (l *Ledger) Payments(ctx context.Context) (Payments, error) {
 //go:embed sql/payments.sql
 var paymentsSQL string
 
-func readPayments(ctx context.Context, q querier) (p Payments, err error) {
+func readPayments(ctx context.Context, q querier) (p drop.Payments, err error) {
 	err = q.QueryRow(ctx, paymentsSQL).Scan(&p.Asking, &p.Open, &p.Pending, &p.Declined, &p.Returns, &p.Refused, &p.Stuck)
 	return p, err
 }

@@ -173,7 +173,7 @@ func TestAChargeIsAskedForByOneAtATime(t *testing.T) {
 	if err := b.l.PostponeCharge(t.Context(), "two", second[0], 0); err != nil || len(claimCharges(t, b.l, "three", time.Minute)) != 1 {
 		t.Errorf("a claim was not given back: %v", err)
 	}
-	if p, err := b.l.Payments(t.Context()); err != nil || p != (Payments{Asking: 1, Open: 1}) {
+	if p, err := b.l.Payments(t.Context()); err != nil || p != (drop.Payments{Asking: 1, Open: 1}) {
 		t.Errorf("payments %+v, %v", p, err)
 	}
 	b.do("decline 1")
@@ -202,7 +202,7 @@ func TestADeclinedReservationIsGivenUpAtItsDeadline(t *testing.T) {
 	if ids := givenUp(); len(ids) != 0 {
 		t.Errorf("given up before its deadline: %v", ids)
 	}
-	if p, err := b.l.Payments(t.Context()); err != nil || p != (Payments{Declined: 1}) {
+	if p, err := b.l.Payments(t.Context()); err != nil || p != (drop.Payments{Declined: 1}) {
 		t.Errorf("payments %+v, %v", p, err)
 	}
 	b.do("ask")
@@ -211,7 +211,7 @@ func TestADeclinedReservationIsGivenUpAtItsDeadline(t *testing.T) {
 		t.Errorf("given up while the gateway is asked: %v", ids)
 	}
 	b.do("decline 2")
-	if p, err := b.l.Payments(t.Context()); err != nil || p != (Payments{Asking: 1, Declined: 1}) {
+	if p, err := b.l.Payments(t.Context()); err != nil || p != (drop.Payments{Asking: 1, Declined: 1}) {
 		t.Errorf("payments %+v, %v", p, err)
 	}
 	if ids := givenUp(); !slices.Equal(ids, []drop.ReservationID{b.res.ID}) || len(givenUp()) != 0 {
@@ -239,7 +239,7 @@ func TestRefundsAtTheGatewayAreKeptUntilTheyAreThrough(t *testing.T) {
 		}
 		return list[0]
 	}
-	say := func(r drop.ChargeRefund, p drop.Payment) Payments {
+	say := func(r drop.ChargeRefund, p drop.Payment) drop.Payments {
 		t.Helper()
 		if err := b.l.RecordRefund(t.Context(), r, p, 0); err != nil {
 			t.Fatal(err)
@@ -253,20 +253,20 @@ func TestRefundsAtTheGatewayAreKeptUntilTheyAreThrough(t *testing.T) {
 	if err := b.l.PostponeRefund(t.Context(), "one", claimRefund(1), 0); err != nil {
 		t.Fatal(err)
 	}
-	if p := say(claimRefund(2), drop.Payment{Decision: drop.PaymentDeclined}); p != (Payments{Returns: 1, Refused: 1}) {
+	if p := say(claimRefund(2), drop.Payment{Decision: drop.PaymentDeclined}); p != (drop.Payments{Returns: 1, Refused: 1}) {
 		t.Errorf("%+v", p)
 	}
 	if list, err := b.l.RefusedRefunds(t.Context(), 10); err != nil || len(list) != 1 || list[0].Charged != "g1" || list[0].Reason != "no reason was given" {
 		t.Errorf("refused: %+v, %v", list, err)
 	}
-	if p := say(claimRefund(3), drop.Payment{Decision: drop.PaymentPending}); p != (Payments{Returns: 1}) {
+	if p := say(claimRefund(3), drop.Payment{Decision: drop.PaymentPending}); p != (drop.Payments{Returns: 1}) {
 		t.Errorf("%+v", p)
 	}
 	last := claimRefund(4)
-	if p := say(last, drop.Payment{Decision: drop.PaymentApproved, Ref: "back"}); p != (Payments{}) {
+	if p := say(last, drop.Payment{Decision: drop.PaymentApproved, Ref: "back"}); p != (drop.Payments{}) {
 		t.Errorf("%+v", p)
 	}
-	if p := say(last, drop.Payment{Decision: drop.PaymentDeclined}); p != (Payments{}) { // an old answer
+	if p := say(last, drop.Payment{Decision: drop.PaymentDeclined}); p != (drop.Payments{}) { // an old answer
 		t.Errorf("%+v", p)
 	}
 }

@@ -40,7 +40,7 @@ func ReadHealth(ctx context.Context, o Options) (drop.LedgerHealth, error) {
 		ask  func(context.Context, *pgx.Conn) error
 	}{
 		{"connections", h.askConnections}, {"migrations", h.askSteps}, {"grants", h.askGrants}, {"rights", h.askRights}, {"triggers", h.askTriggers},
-		{"installation", h.askOwner}, {"lots", h.askLots}, {"pace", h.askPace}, {"dead letters", h.askDead}, {"hooks", h.askHooks}, {"workers", h.askWorkers},
+		{"installation", h.askOwner}, {"lots", h.askLots}, {"pace", h.askPace}, {"dead letters", h.askDead}, {"payments", h.askPayments}, {"hooks", h.askHooks}, {"workers", h.askWorkers},
 	} {
 		err := q.ask(ctx, conn)
 		if conn.IsClosed() {
@@ -189,6 +189,11 @@ func (h *health) askPace(ctx context.Context, conn *pgx.Conn) (err error) {
 
 func (h *health) askDead(ctx context.Context, conn *pgx.Conn) (err error) {
 	h.Dead, err = countDead(ctx, conn)
+	return err
+}
+
+func (h *health) askPayments(ctx context.Context, conn *pgx.Conn) (err error) {
+	h.Payments, err = readPayments(ctx, conn)
 	return err
 }
 

@@ -22,7 +22,7 @@ type Status struct {
 	Gaps         []drop.Gap // longest first, at most 100
 	Pending      int64      // allocations not finalised, without those that a payment gateway was asked about
 	PendingSince time.Time
-	Payments     Payments
+	Payments     drop.Payments
 	Workers      []Worker
 	Pace         drop.Pace
 	Hooks        []drop.HookState

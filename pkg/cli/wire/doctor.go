@@ -7,6 +7,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/worker/cloudtasks"
 	"github.com/dropctl/dropctl/pkg/worker/kafka"
 )
 
@@ -74,6 +75,30 @@ func (d doctorTopic) Health(ctx context.Context) (drop.TopicHealth, error) {
 		return drop.TopicHealth{}, err
 	}
 	return k.Health(ctx)
+}
+
+// DoctorTasks is the task queue that the settings name, as doctor sees it; nil if workers use none.
+func DoctorTasks(cfg *config.Config) doctor.Tasks {
+	if cfg.Transport != config.CloudTasks {
+		return nil
+	}
+	return doctorTasks{cfg}
+}
+
+type doctorTasks struct{ cfg *config.Config }
+
+func (d doctorTasks) Target() string { return d.cfg.TasksQueue }
+
+func (d doctorTasks) Health(ctx context.Context) (drop.TasksHealth, error) {
+	o, err := tasksOptions(d.cfg)
+	if err != nil {
+		return drop.TasksHealth{}, err
+	}
+	q, err := cloudtasks.New(ctx, "", o)
+	if err != nil {
+		return drop.TasksHealth{}, err
+	}
+	return q.Health(ctx)
 }
 
 // DoctorLedger is the PostgreSQL that the settings name, as doctor sees it.

@@ -82,11 +82,8 @@ func (q *Queue) flows(ctx context.Context) error {
 	if err != nil || status != http.StatusOK {
 		return nil //nolint:nilerr // looking at a queue takes a permission that creating tasks does not
 	}
-	var queue struct {
-		State string `json:"state"`
-	}
-	if json.Unmarshal(answer, &queue) == nil && (queue.State == "PAUSED" || queue.State == "DISABLED") {
-		return fault.New(fault.Unavailable, "the task queue is %s: what it has stays there", strings.ToLower(queue.State)).WithField("tasks-queue").
+	if why := stateOf(answer).stands(); why != "" {
+		return fault.New(fault.Unavailable, "the task queue is %s: what it has stays there", why).WithField("tasks-queue").
 			WithHint("let it go on: gcloud tasks queues resume; nothing is lost, the outbox keeps it")
 	}
 	return nil

@@ -203,6 +203,31 @@ func TestAQueueThatStandsStillGetsNoMoreOfTheSame(t *testing.T) {
 	})
 }
 
+// Health tells what the service says of the queue, and what it will not say.
+func TestTheQueueTellsHowItIs(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	q := newQueue(t, s, nil)
+	is := func(want drop.TasksHealth) {
+		t.Helper()
+		want.Created = cloudtasks.MostPerSecond
+		if got, err := q.Health(t.Context()); err != nil || got != want {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
+	}
+	is(drop.TasksHealth{Exists: true, Delivered: 500})
+	s.pause(true)
+	is(drop.TasksHealth{Exists: true, Delivered: 500, Stands: "paused"})
+	s.set(func(s *service) { s.look = http.StatusNotFound })
+	is(drop.TasksHealth{})
+	s.set(func(s *service) { s.look = http.StatusForbidden })
+	is(drop.TasksHealth{Hidden: true})
+	s.set(func(s *service) { s.look = http.StatusInternalServerError })
+	if _, err := q.Health(t.Context()); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a service in trouble: %v", err)
+	}
+}
+
 func TestWhatNoTaskCarriesGoesStraight(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

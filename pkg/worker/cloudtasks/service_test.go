@@ -64,6 +64,7 @@ type troubles struct {
 	refuse  []int         // statuses for the next calls, instead of carrying them out
 	after   string        // Retry-After of such
 	message string        // its error
+	look    int           // the status that a look at the queue gets, instead of an answer
 }
 
 // log is what the service saw. Guarded by its mutex.
@@ -95,7 +96,11 @@ func newService(t testing.TB) *service {
 	mux.HandleFunc("GET /v2/"+queueName, func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		answerJSON(w, http.StatusOK, map[string]string{"name": queueName, "state": s.state})
+		if s.look != 0 {
+			refuse(w, s.look, "REFUSED", "no look")
+			return
+		}
+		answerJSON(w, http.StatusOK, map[string]any{"name": queueName, "state": s.state, "rateLimits": map[string]any{"maxDispatchesPerSecond": 500, "maxBurstSize": 100}})
 	})
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cache-Control", "public, max-age=3600")
