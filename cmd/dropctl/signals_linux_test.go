@@ -9,9 +9,10 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
+// The program goes on until it is forced: one that stops at once may end before it has said anything.
 func TestATerminalIsToldHowToForce(t *testing.T) {
 	person, program := testkit.Terminal(t)
-	cmd := as("graceful")
+	cmd := as("stubborn")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -21,13 +22,17 @@ func TestATerminalIsToldHowToForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, bufio.NewReader(out), "ready")
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
+	interrupt := func() {
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
 	}
+	interrupt()
 	line, err := bufio.NewReader(person).ReadString('\n')
 	if !strings.Contains(line, "press Ctrl-C again to force") {
 		t.Errorf("got %q, %v", line, err)
 	}
+	interrupt()
 	if exit := exitOf(t, cmd.Wait()); exit != 130 {
 		t.Errorf("exit %d", exit)
 	}
