@@ -58,7 +58,9 @@ type Notifier struct {
 // Run sends until the context ends, and returns an error of the queue. What wakes it is a hint that something is new.
 func (n *Notifier) Run(ctx context.Context, wake <-chan struct{}) error {
 	n.busy, n.failed = map[string]bool{}, make(chan error, 1)
+	ctx, stop := context.WithCancel(ctx)
 	defer n.rounds.Wait()
+	defer stop()
 	var pruned time.Time
 	for {
 		pause, err := n.look(ctx)
