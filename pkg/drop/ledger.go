@@ -55,15 +55,6 @@ type Gap struct {
 	Since time.Time // when the first event behind the gap arrived
 }
 
-// Pending is a confirmed reservation that one worker has claimed to charge and finalise.
-type Pending struct {
-	Reservation ReservationID
-	User        string
-	Units       int64  // to be charged; the same at every attempt
-	Ref         string // payment reference given at the confirmation
-	Confirmed   time.Time
-}
-
 // Recorded is a reservation as the ledger has folded it.
 type Recorded struct {
 	Reservation

@@ -14,6 +14,7 @@ import (
 const (
 	stateLockTimeout = "55P03"
 	stateNoRight     = "42501"
+	stateNotUnique   = "23505"
 	classCredentials = "28"
 )
 

@@ -14,25 +14,23 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-func claim(t testing.TB, l *Ledger, worker string, lease time.Duration) []drop.Pending {
+func book(t testing.TB, l *Ledger) int {
 	t.Helper()
-	claimed, err := l.ClaimPending(t.Context(), worker, lease, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return claimed
-}
-
-func finish(t testing.TB, l *Ledger, worker string, claimed []drop.Pending) int {
-	t.Helper()
-	n, err := l.FinishPending(t.Context(), worker, claimed)
+	n, err := l.Book(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-// A refund may be folded before a worker begins, while it has the lease, and after the sale.
+// lease claims a lot's open allocations as workers did that booked what they had claimed before; it ends after that long.
+func lease(t testing.TB, db testkit.Database, lot drop.LotID, term time.Duration) {
+	t.Helper()
+	db.SQL(t, fmt.Sprintf("UPDATE pending_allocations SET state = 'PROCESSING', worker = 'old', due_at = now() + interval '%d microseconds' WHERE lot = '%s' AND state IN ('PENDING', 'PROCESSING')",
+		term.Microseconds(), lot))
+}
+
+// A refund may be folded before a worker begins, while one of an older version has a lease, and after the sale.
 func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
 	l, db := newLedger(t)
 	for name, c := range map[string]struct {
@@ -64,11 +62,12 @@ func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
 			if c.stage == "before" {
 				refund()
 			}
-			claimed := claim(t, l, "one", time.Minute)
 			if c.stage == "during" {
+				lease(t, db, lot, time.Minute)
 				refund()
+				lease(t, db, lot, 0)
 			}
-			finish(t, l, "one", claimed)
+			book(t, l)
 			if c.stage == "after" {
 				refund()
 			}
@@ -86,31 +85,41 @@ func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
 }
 
 func TestALeaseRunsOut(t *testing.T) {
-	l, _ := newLedger(t)
+	l, db := newLedger(t)
 	lot := newLot()
 	r := seeded(t, l, lot, 10)
 	r.confirm(r.hold("ann", 1), 1, "pay")
 	apply(t, l, r.take()...)
-	first := claim(t, l, "one", time.Millisecond)
-	if len(first) != 1 || first[0].Units != 1 || first[0].Ref != "pay" || first[0].Reservation.Lot != lot {
-		t.Fatalf("claimed %+v", first)
+	lease(t, db, lot, time.Minute)
+	if n := book(t, l); n != 0 {
+		t.Errorf("booked %d of what another worker has", n)
 	}
-	time.Sleep(2 * time.Millisecond)
-	second := claim(t, l, "two", time.Minute)
-	if len(second) != 1 || len(claim(t, l, "three", time.Minute)) != 0 {
-		t.Fatalf("claimed %+v", second)
+	if n, err := l.Unbooked(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d are not booked, %v", n, err)
 	}
-	if n := finish(t, l, "one", first); n != 0 {
-		t.Errorf("a worker without a lease finished %d", n)
+	lease(t, db, lot, 0)
+	if n := book(t, l); n != 1 {
+		t.Errorf("booked %d", n)
 	}
-	if n := finish(t, l, "two", second); n != 1 {
-		t.Errorf("finished %d", n)
-	}
-	if n := finish(t, l, "two", second); n != 0 {
-		t.Errorf("finished %d again", n)
+	if n := book(t, l); n != 0 {
+		t.Errorf("booked %d again", n)
 	}
 	if s := salesOf(t, l, lot); s.Net != 1 {
 		t.Errorf("sales %+v", s)
+	}
+}
+
+func TestNoMoreIsBookedThanAskedFor(t *testing.T) {
+	l, _ := newLedger(t)
+	r := seeded(t, l, newLot(), 10)
+	for i := range 5 {
+		r.confirm(r.hold(fmt.Sprint("user-", i), 1), 1, "pay")
+	}
+	apply(t, l, r.take()...)
+	for _, want := range []int{2, 2, 1, 0} {
+		if n, err := l.Book(t.Context(), 2); n != want || err != nil {
+			t.Errorf("booked %d, want %d: %v", n, want, err)
+		}
 	}
 }
 
@@ -132,19 +141,14 @@ func TestFinalisingRacesWithRefunds(t *testing.T) {
 	refunds := r.take()
 
 	var all sync.WaitGroup
-	for w := range 3 {
+	for range 3 {
 		all.Go(func() {
-			name := fmt.Sprint("worker-", w)
 			for {
-				claimed, err := l.ClaimPending(t.Context(), name, time.Minute, 7)
-				if err != nil || len(claimed) == 0 {
-					if err != nil {
-						t.Error(err)
-					}
-					return
-				}
-				if _, err := l.FinishPending(t.Context(), name, claimed); err != nil {
+				n, err := l.Book(t.Context(), 7)
+				if err != nil {
 					t.Error(err)
+				}
+				if err != nil || n == 0 {
 					return
 				}
 			}
@@ -188,19 +192,22 @@ func TestARecordedSaleIsNotRecordedAgain(t *testing.T) {
 			other := r.hold("bob", 1)
 			r.confirm(other, 1, "pay-bob")
 			apply(t, l, r.take()...)
-			claimed := claim(t, l, "one", time.Minute)
 			if refund > 0 {
+				lease(t, db, lot, time.Minute)
 				r.refund(res, refund, true)
 				apply(t, l, r.take()...)
+				lease(t, db, lot, 0)
 			}
-			finish(t, l, "one", claimed)
-			before := db.SQL(t, "SELECT * FROM order_ledger ORDER BY lot, n, entry")
+			book(t, l)
+			const recorded = "SELECT * FROM order_ledger WHERE user_id <> 'cy' ORDER BY lot, n, entry"
+			before := db.SQL(t, recorded)
 			reopen(lot)
-			again := claim(t, l, "two", time.Minute)
-			if len(again) != 2 || finish(t, l, "two", again) != 2 {
-				t.Errorf("claimed %+v", again)
+			r.confirm(r.hold("cy", 1), 1, "pay-cy") // which is not recorded yet
+			apply(t, l, r.take()...)
+			if n := book(t, l); n != 3 {
+				t.Errorf("booked %d", n)
 			}
-			if after := db.SQL(t, "SELECT * FROM order_ledger ORDER BY lot, n, entry"); after != before {
+			if after := db.SQL(t, recorded); after != before {
 				t.Errorf("the order ledger was\n%s\nand is\n%s", before, after)
 			}
 			if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
@@ -221,76 +228,25 @@ func TestAnotherSaleOfTheSameReservationIsAnError(t *testing.T) {
 	apply(t, l, r.take()...)
 	db.SQL(t, fmt.Sprintf("INSERT INTO order_ledger (lot, n, entry, kind, units, attempt, user_id, ref) VALUES ('%s', %d, 1, 'sale', 4, '%s', 'ann', 'pay')",
 		lot, first.ID.N, first.ID.Attempt))
-	for range 2 {
-		claimed := claim(t, l, "one", time.Millisecond)
-		n, err := l.FinishPending(t.Context(), "one", claimed)
-		if n != len(claimed)-1 || !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), first.ID.String()) {
-			t.Errorf("finished %d of %d, %v", n, len(claimed), err)
+	refused := func(others int) {
+		t.Helper()
+		n, err := l.Book(t.Context(), 100)
+		if n != others || !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), first.ID.String()) {
+			t.Errorf("booked %d, %v", n, err)
 		}
-		time.Sleep(2 * time.Millisecond) // the lease
 	}
+	refused(1)
+	if n := book(t, l); n != 0 { // it is left alone for a while
+		t.Errorf("booked %d", n)
+	}
+	db.SQL(t, "UPDATE pending_allocations SET due_at = now()")
+	refused(0)
 	if s := salesOf(t, l, lot); s.Net != 4+1 || s.Open != 1 {
 		t.Errorf("sales %+v", s)
 	}
 }
 
-// A worker is so slow that others take over again and again, while refunds are folded.
-func TestLeasesRunOutWhileRefundsAreFolded(t *testing.T) {
-	l := sharedLedger(t)
-	lot := newLot()
-	r := seeded(t, l, lot, 10_000)
-	var bought []*drop.Reservation
-	for i := range 300 {
-		res := r.hold(fmt.Sprint("user-", i), 3)
-		r.confirm(res, 3, fmt.Sprint("pay-", i))
-		bought = append(bought, res)
-	}
-	apply(t, l, r.take()...)
-	for i, res := range bought {
-		r.refund(res, 1+int64(i%3), i%2 == 0)
-	}
-	refunds := r.take()
-	var all sync.WaitGroup
-	for w := range 4 {
-		all.Go(func() {
-			for {
-				claimed, err := l.ClaimPending(t.Context(), fmt.Sprint("slow-", w), time.Duration(1+2*w)*time.Millisecond, 40)
-				if err == nil && len(claimed) > 0 {
-					_, err = l.FinishPending(t.Context(), fmt.Sprint("slow-", w), claimed)
-				}
-				if err != nil || len(claimed) == 0 {
-					if err != nil {
-						t.Error(err)
-					}
-					return
-				}
-			}
-		})
-	}
-	all.Go(func() {
-		for batch := range slices.Chunk(refunds, 5) {
-			if _, err := l.Apply(t.Context(), batch, nil); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	})
-	all.Wait()
-	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-		finalise(t, l)
-		s := salesOf(t, l, lot)
-		return s.Open == 0, fmt.Sprintf("%d are open", s.Open)
-	})
-	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold {
-		t.Errorf("sales %+v, want %d", s, r.sold)
-	}
-	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
-}
-
-// Workers whose leases are far too short take sales from each other, while their connections are cut, commits among them, and
-// refunds are folded. Whatever happens, no sale is recorded whose allocation is still open, at any moment that can be seen.
+// Workers book while their connections are cut, commits among them, leases of older workers run out, and refunds are folded. Whatever happens, no sale is recorded whose allocation is still open, at any moment that can be seen.
 func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
 	testkit.Long(t)
 	l, db := newLedger(t)
@@ -310,16 +266,14 @@ func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
 	refunds := r.take()
 
 	var work, watch sync.WaitGroup
-	for w := range 4 {
+	db.SQL(t, "UPDATE pending_allocations SET state = 'PROCESSING', worker = 'old', due_at = now() + random() * interval '200 ms' WHERE n % 2 = 0")
+	for range 4 {
 		work.Go(func() {
 			for idle := 0; idle < 3; { // an error may hide that there is more
-				claimed, err := l.ClaimPending(t.Context(), fmt.Sprint("worker-", w), time.Duration(20+60*w)*time.Millisecond, 20)
-				if err == nil && len(claimed) == 0 {
+				n, err := l.Book(t.Context(), 5)
+				if err == nil && n == 0 {
 					idle++
 					time.Sleep(5 * time.Millisecond)
-				}
-				if err == nil && len(claimed) > 0 {
-					_, err = l.FinishPending(t.Context(), fmt.Sprint("worker-", w), claimed)
 				}
 				if fault.Is(err, fault.Failed) {
 					t.Error(err)

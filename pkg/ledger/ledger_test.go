@@ -276,20 +276,10 @@ func dueRefs(t testing.TB, l *Ledger, lot drop.LotID) string {
 	return strings.Join(refs, " ")
 }
 
-// finalise finishes everything that is pending.
+// finalise books everything that is pending.
 func finalise(t testing.TB, l *Ledger) {
 	t.Helper()
-	for {
-		claimed, err := l.ClaimPending(t.Context(), "finisher", time.Minute, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(claimed) == 0 {
-			return
-		}
-		if n, err := l.FinishPending(t.Context(), "finisher", claimed); err != nil || n != len(claimed) {
-			t.Fatalf("finished %d of %d: %v", n, len(claimed), err)
-		}
+	for book(t, l) > 0 {
 	}
 }
 

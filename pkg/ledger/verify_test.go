@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -24,13 +23,7 @@ func soldLot(t *testing.T, l *Ledger, lot drop.LotID) {
 	r.confirm(bob, 3, "pay-bob")
 	r.release(cy, 0)
 	apply(t, l, r.take()...)
-	claimed, err := l.ClaimPending(t.Context(), "worker-"+string(lot), time.Minute, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.FinishPending(t.Context(), "worker-"+string(lot), claimed); err != nil {
-		t.Fatal(err)
-	}
+	book(t, l)
 	r.refund(bob, 1, true)
 	r.paidLate(cy, "pay-cy")
 	apply(t, l, r.take()...)

@@ -39,7 +39,8 @@ type Charges interface {
 }
 
 const (
-	chargesAtOnce = 32 // questions that a worker has open at the gateway
+	lease         = 30 * time.Second // of what is given up
+	chargesAtOnce = 32               // questions that a worker has open at the gateway
 	chargeMargin  = 30 * time.Second
 	longestCharge = 20 // times the first pause: the longest one between two questions
 	declined      = "payment declined"
@@ -240,6 +241,23 @@ func (c *cashier) postponed(ctx context.Context, why error, leased time.Time, po
 		c.log.Debug("what was asked stays claimed until the lease ends", "error", err)
 	}
 	return why
+}
+
+// persist writes what became of a claim. Dropping it would block its reservations for the rest of the lease, so it is tried
+// again until then, and a stop lets the attempt under way end. What the ledger refuses for good is tried once.
+func (w *Worker) persist(ctx context.Context, leased time.Time, write func(context.Context) error) error {
+	pause := backoff{}
+	for {
+		again := w.answering()
+		err := write(context.WithoutCancel(ctx))
+		if err == nil || fault.ExitOf(err) != fault.ExitUnavailable || fatal(err) || time.Now().After(leased) {
+			return err
+		}
+		w.health.failed("finalise", err)
+		if !pause.wait(ctx, again) {
+			return err
+		}
+	}
 }
 
 // retryIn is the pause after a question without a clear answer. One that was broken off because the worker stops is asked
