@@ -21,7 +21,7 @@ const (
 	unthrottled = 1_000_000 // what no machine writes
 	fastEnough  = 15_000    // events a second that nobody has to beat
 	lookEvery   = 10 * time.Millisecond
-	share       = 200 // tokens: with fewer left the workers wait for the limit
+	share       = 500 // tokens: with fewer left the workers wait for the limit
 )
 
 // pipeline: what a worker process does from the outbox to the ledger, its whole way: how fast it may be, how well it keeps to

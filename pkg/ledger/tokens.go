@@ -14,12 +14,13 @@ var takeTokensSQL string
 // paceSpan is how many seconds of the past the pace tells of: what was written longer ago has all but faded from it.
 const paceSpan = 10.0
 
-// tokenShare is how many seconds' worth of tokens are granted at least, if as many are wanted.
-const tokenShare = 0.1
+// tokenShare is how many seconds' worth of tokens are granted at least, if as many are wanted. Who has to wait for tokens has a
+// backlog, where a few large transactions cost far less than many small ones.
+const tokenShare = 0.25
 
 // TakeTokens takes up to want tokens, one an event, from the budget that all workers share. It is filled at the rate, in
 // events a second, or at that of a worker alive if one has a lower one, and holds at most one second's worth. Less than a
-// tenth of a second's worth is granted only to who wants less; where there are too few, wait says when to ask again. The
+// quarter of a second's worth is granted only to who wants less; where there are too few, wait says when to ask again. The
 // rate may change from call to call.
 func (l *Ledger) TakeTokens(ctx context.Context, rate float64, want int) (granted int, wait time.Duration, err error) {
 	ctx, cancel := l.within(ctx)
