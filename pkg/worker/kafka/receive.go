@@ -127,10 +127,10 @@ func (r *receiver) begin(partition int32, records []*kgo.Record) {
 		if err := r.work(ctx, b, records); err != nil && ctx.Err() == nil {
 			r.giveUp(err)
 		}
+		r.client.ResumeFetchPartitions(only) // before the next batch can begin, which pauses it again
 		r.mu.Lock()
 		delete(r.hand, partition)
 		r.mu.Unlock()
-		r.client.ResumeFetchPartitions(only)
 	}()
 }
 
