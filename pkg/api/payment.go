@@ -69,7 +69,7 @@ func parsePayment(o *object) (b client.PaymentBody) {
 		case "reference":
 			b.Reference = o.line()
 		case "reason":
-			b.Reason = o.line()
+			b.Reason = drop.TidyText(o.string()) // a decline stays one, however it is worded
 		default:
 			o.unknown()
 		}

@@ -68,7 +68,7 @@ func TestAGatewayCallsBack(t *testing.T) {
 	for i, step := range []struct {
 		text     string
 		replayed bool
-	}{{body(id, `"attempt":1,"status":"pending"`), false}, {body(id, `"attempt":1,"status":"declined","reason":"no funds"`), false}, {body(id, `"attempt":1,"status":"declined"`), true},
+	}{{body(id, `"attempt":1,"status":"pending"`), false}, {body(id, `"attempt":1,"status":"declined","reason":"no\nfunds, `+strings.Repeat("sorry ", 50)+`"`), false}, {body(id, `"attempt":1,"status":"declined"`), true},
 		{approved, false}, {approved, true}, {body(id, `"attempt":1,"status":"pending"`), true}} {
 		ans := s.call(t, "POST", paymentPath, step.text, signed(now, step.text))
 		if v := into[client.PaymentTaken](t, http.StatusOK, ans); v.Replayed != step.replayed || (ans.header.Get("Idempotency-Replayed") == "true") != step.replayed || v.Reservation != id {

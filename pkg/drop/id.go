@@ -162,6 +162,23 @@ func CheckText(field, s string, required bool) error {
 	return nil
 }
 
+// TidyText makes a text for people, which somebody else has worded, fit CheckText: what is not printable becomes a space,
+// and what is too long is cut off.
+func TidyText(s string) string {
+	var tidy strings.Builder
+	runes := 0
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			r = ' '
+		}
+		if runes++; runes > MaxTextRunes || tidy.Len()+utf8.RuneLen(r) > MaxTextBytes {
+			break
+		}
+		tidy.WriteRune(r)
+	}
+	return tidy.String()
+}
+
 // quote shows hostile input safely and shortly.
 func quote(s string) string {
 	q := strconv.QuoteToASCII(s)

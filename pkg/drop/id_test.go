@@ -70,3 +70,17 @@ func TestCheckText(t *testing.T) {
 		}
 	}
 }
+
+// Whatever somebody else words, it fits, and stays as it is if it did.
+func TestTidyText(t *testing.T) {
+	for in, want := range map[string]string{
+		"no funds": "no funds", "": "", "a\nb\x00c": "a b c", "\xff": "\uFFFD",
+		strings.Repeat("x", 1<<20): strings.Repeat("x", MaxTextRunes), strings.Repeat("\U0001F642", 100): strings.Repeat("\U0001F642", MaxTextBytes/4),
+	} {
+		if got := TidyText(in); got != want {
+			t.Errorf("TidyText(%.40q) = %q", in, got)
+		} else if err := CheckText("reason", got, false); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -34,7 +32,7 @@ func parseAnswer(body []byte, reservation string, number int) (drop.Payment, err
 			}
 		}
 	}
-	p.Reason = printable(p.Reason) // a decline stays one, however it is worded
+	p.Reason = drop.TidyText(p.Reason) // a decline stays one, however it is worded
 	return p, p.Check()
 }
 
@@ -70,18 +68,4 @@ func members(body []byte) (map[string]json.RawMessage, error) {
 func isText(value json.RawMessage, want string) bool {
 	var text string
 	return json.Unmarshal(value, &text) == nil && text == want
-}
-
-// printable makes a text for people fit the ledger.
-func printable(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
-	for runes := []rune(text); len(runes) > drop.MaxTextRunes || len(text) > drop.MaxTextBytes; runes = runes[:len(runes)-1] {
-		text = string(runes[:len(runes)-1])
-	}
-	return text
 }
