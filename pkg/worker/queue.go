@@ -21,6 +21,8 @@ type Queue interface {
 // Source hands out what a queue delivers. It takes entries as done only when deliver returned nil, and hands them out
 // again otherwise, to this worker or another. A queue that calls somebody by itself has no source.
 type Source interface {
+	// Check is an error as long as there is nothing to receive from.
+	Check(ctx context.Context) error
 	// Receive calls deliver, at several places at once, until ctx ends, which is no error, or deliver returns an error,
 	// which it returns. The context of a call ends when the entries are no longer this worker's.
 	Receive(ctx context.Context, deliver func(ctx context.Context, entries []drop.OutboxEntry) error) error
@@ -30,6 +32,9 @@ type Source interface {
 // it would only come again.
 func (w *Worker) applyFromSource(ctx context.Context) error {
 	inbox := &Inbox{w.recorder}
+	if err := w.opt.Source.Check(ctx); err != nil {
+		return err
+	}
 	w.health.fine(string(Apply))
 	return w.opt.Source.Receive(ctx, func(ctx context.Context, entries []drop.OutboxEntry) error {
 		pause := backoff{}

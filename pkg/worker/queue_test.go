@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,8 @@ type badQueue struct {
 
 	mu        sync.Mutex
 	stopped   bool
+	away      bool
+	checks    int
 	waiting   [shards][]drop.OutboxEntry
 	sent      int
 	sendings  map[string]int // of each entry, the highest
@@ -65,6 +68,16 @@ func (q *badQueue) stop(stopped bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.stopped = stopped
+}
+
+func (q *badQueue) Check(context.Context) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.checks++
+	if q.away {
+		return fault.New(fault.Unavailable, "the queue is away")
+	}
+	return nil
 }
 
 func (q *badQueue) Receive(ctx context.Context, deliver func(context.Context, []drop.OutboxEntry) error) error {
@@ -117,6 +130,28 @@ func (s *shop) allAcknowledged(t testing.TB) {
 		n := s.pending(t)
 		return n == 0, fmt.Sprintf("%d entries are not acknowledged", n)
 	})
+}
+
+// A trouble is logged when it begins and when it is over, not at every attempt between.
+func TestAQueueThatIsAwayIsToldOnce(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	q := newBadQueue()
+	q.away = true
+	var log lines
+	s.start(t, worker.Options{Queue: q, Source: q, Only: []worker.Part{worker.Apply}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	testkit.Eventually(t, 60*time.Second, func() (bool, string) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.checks >= 4, fmt.Sprintf("looked at it %d times", q.checks)
+	})
+	if began, over := log.count("the queue is away"), log.count("works again"); began != 1 || over != 0 {
+		t.Errorf("the trouble was logged %d times, and %d times that it is over", began, over)
+	}
+	q.mu.Lock()
+	q.away = false
+	q.mu.Unlock()
+	testkit.Eventually(t, 60*time.Second, func() (bool, string) { return log.has("works again"), "it is not told that it works again" })
 }
 
 func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {

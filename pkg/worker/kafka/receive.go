@@ -29,9 +29,6 @@ const (
 // Receive implements worker.Source. Each partition is worked on for itself, one batch at a time: while one is in hand, no
 // more of it is read.
 func (k *Kafka) Receive(ctx context.Context, deliver func(ctx context.Context, entries []drop.OutboxEntry) error) error {
-	if err := k.Check(ctx); err != nil {
-		return err
-	}
 	working, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	r := &receiver{Kafka: k, working: working, giveUp: giveUp, deliver: deliver, hand: map[int32]*batch{}}
