@@ -37,7 +37,7 @@ func (w *Worker) waitUntilIdle(ctx context.Context) error {
 			trouble = cmp.Or(err, w.health.lasting(0), errors.New("the stores do not answer"))
 		}
 		if trouble != nil && ctx.Err() == nil {
-			return fault.Wrap(fault.Unavailable, trouble, "gave up after %s", w.opt.Patience).WithHint("see what is wrong: dropctl doctor; to wait longer, say --timeout")
+			return fault.Wrap(fault.Unavailable, trouble, "gave up after %s", w.opt.Patience).WithHint("%s; to wait longer, say --timeout", cmp.Or(fault.HintOf(trouble), "see what is wrong: dropctl doctor"))
 		}
 		sleep(ctx, idleEvery, nil)
 	}
