@@ -42,7 +42,7 @@ type hookTestView struct {
 	URL      string           `json:"url" table:"URL"`
 	Delivery string           `json:"delivery" table:"DELIVERY"`
 	Outcome  drop.SendOutcome `json:"outcome" table:"OUTCOME"` // delivered, refused or failed; "" after a dry run
-	Status   int              `json:"status" table:"STATUS"`   // of HTTP; 0: there was no answer
+	Status   *int             `json:"status" table:"STATUS"`   // of HTTP; null: there was no answer
 	Why      string           `json:"why" table:"WHY"`
 	Answer   string           `json:"answer" table:"ANSWER"` // its first KiB
 	Took     time.Duration    `json:"took_seconds" table:"TOOK"`
@@ -73,7 +73,10 @@ func (a *app) testHook(ctx context.Context, id string, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	view.Outcome, view.Status, view.Why, view.Answer, view.Took = answer.Outcome, answer.Status, answer.Why, answer.Body, answer.Took
+	view.Outcome, view.Why, view.Answer, view.Took = answer.Outcome, answer.Why, answer.Body, answer.Took.Round(time.Millisecond)
+	if answer.Status != 0 {
+		view.Status = &answer.Status
+	}
 	if err := a.print(view); err != nil {
 		return err
 	}

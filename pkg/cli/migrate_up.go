@@ -72,6 +72,9 @@ func (a *app) migrateUp(ctx context.Context, m ledger.MigrateOptions, dryRun boo
 	if len(steps) == 0 {
 		a.note("the schema is up to date")
 	}
+	if m.AppRole != "" {
+		a.note("the role %s may use it", m.AppRole)
+	}
 	return nil
 }
 

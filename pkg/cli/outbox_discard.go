@@ -253,6 +253,10 @@ func (a *app) carryOutDiscards(ctx context.Context, l *ledger.Ledger, orders []l
 		for _, item := range done.Items {
 			views = append(views, viewSettled(o.Lot, item, false))
 		}
+		if len(done.Items) == 0 {
+			a.note("nothing of the lot %s is lost: nothing was given up", o.Lot)
+			continue
+		}
 		a.sayLot(o.Lot, done, false)
 		if done.More {
 			a.note("the gap of %s is longer: run it again", o.Lot)

@@ -112,6 +112,10 @@ func (a *app) retryLetters(ctx context.Context, ids []int64, lot drop.LotID, s l
 	if err != nil {
 		return err
 	}
+	if len(byLot) == 0 {
+		a.note("there are no dead letters of the lot %s", lot)
+		return a.print([]settledView{})
+	}
 	if s.Actor = a.cfg.Actor; s.Reason == "" {
 		s.Reason = "tried again"
 	}

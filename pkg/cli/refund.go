@@ -18,10 +18,10 @@ func newRefund(a *app) *cobra.Command {
 the lot. --total says how many of its units are refunded in all afterwards; asking again for the
 same total changes nothing. A refund cannot be undone: it asks first, or needs --yes.
 
-Of a payment that paid for no unit (dropctl ledger show --refund-due) it records who gave the money
-back, and why; dropctl never had that money. Where a reservation has both a sale and such a
-payment, say which one is meant: --due or --total N. PostgreSQL tells, so it is asked unless
---total is there.`,
+Of payments that paid for no unit (dropctl ledger show --refund-due) it records who gave the money
+back, and why, for all that the reservation has; dropctl never had that money. Where there is a sale
+too, say which is meant: --due or --total N. PostgreSQL tells, so it is asked unless --total is
+there.`,
 		Example: `  dropctl refund truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --reason "arrived broken"
   dropctl refund truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --total 1 --no-restock --yes
   dropctl refund truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17 --due --reason "bank transfer 4711"`,
@@ -32,7 +32,7 @@ payment, say which one is meant: --due or --total N. PostgreSQL tells, so it is 
 	}
 	total = numberFlag(cmd, "total", 1, "units refunded in all afterwards (default: all)")
 	cmd.Flags().BoolVar(&noRestock, "no-restock", false, "take the units out of the lot instead of selling them again")
-	cmd.Flags().BoolVar(&due, "due", false, "record that the money of a payment that paid for no unit was given back")
+	cmd.Flags().BoolVar(&due, "due", false, "record that the payments that paid for no unit were given back")
 	a.settleCommand(cmd, &st, drop.Confirmed)
 	a.settings(cmd, cmd.Flags(), config.Database)
 	completeNothing(cmd, "total")

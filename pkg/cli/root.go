@@ -210,6 +210,9 @@ func argumentError(cmd *cobra.Command, args []string, err error) error {
 	if _, err := drop.ParseLotID(extra); err == nil && cmd.Flags().Lookup("lot") != nil {
 		return f.WithHint("did you mean --lot %s?", extra)
 	}
+	if _, err := drop.ParseReservationID(extra); err == nil && cmd.Flags().Lookup("reservation") != nil {
+		return f.WithHint("did you mean --reservation %s?", extra)
+	}
 	return f.WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
 }
 

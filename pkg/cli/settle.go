@@ -91,7 +91,7 @@ func (a *app) confirmRefund(ctx context.Context, s shop, q drop.SettleRequest) e
 		return err
 	}
 	if due {
-		return a.confirm(ctx, fmt.Sprintf("record that the money of what is due for %s was given back? this cannot be undone", q.ID))
+		return a.confirm(ctx, fmt.Sprintf("record that all payments due for refund of %[1]s (dropctl ledger show --refund-due --reservation %[1]s) were given back? this cannot be undone", q.ID))
 	}
 	r, err := s.Reservation(within, q.ID)
 	if err != nil {

@@ -332,7 +332,7 @@ func backlogText(b drop.Backlog) string {
 	if !b.Known {
 		return text
 	}
-	text += fmt.Sprintf("; %d events are not folded", b.Events)
+	text += fmt.Sprintf("; events that are not folded: %d", b.Events)
 	limit, seen := b.Drain()
 	if limit != drop.Never && limit > 0 {
 		text += fmt.Sprintf("; done in %s at the limit of %.0f/s", roughly(limit), b.Pace.Limit)
@@ -373,7 +373,7 @@ func (f statusFacts) sayHooks(say sayFunc) (troubled []hookView) {
 		waiting += h.Waiting
 		switch {
 		case !h.FailingSince.IsZero():
-			say(levelWarn, "", "dropctl hook test "+h.ID, "the receiver of the hook %s fails for %s (%s), and %d notices wait", h.ID, fault.Duration(f.now.Sub(h.FailingSince).Round(time.Second)), h.LastError, h.Waiting)
+			say(levelWarn, "", "dropctl hook test "+h.ID, "the receiver of the hook %s has failed for %s (%s); notices that wait: %d", h.ID, fault.Duration(f.now.Sub(h.FailingSince).Round(time.Second)), h.LastError, h.Waiting)
 		case h.Waiting > 0 && f.now.Sub(h.Oldest) > lateNotice:
 			say(levelWarn, "", "dropctl hook test "+h.ID, "%d notices of the hook %s wait, the oldest for %s", h.Waiting, h.ID, fault.Duration(f.now.Sub(h.Oldest).Round(time.Second)))
 		case h.Parked == 0:

@@ -204,7 +204,7 @@ func hooks(p drop.LedgerHealth, _ Options) verdict {
 	}
 	switch {
 	case len(failing) > 0:
-		return bad(hookFails, "dropctl hook test "+failing[0], "the receivers of %s do not answer", some(failing))
+		return bad(hookFails, "dropctl hook test "+failing[0], "no answer from the receivers of: %s", some(failing))
 	case len(parked) > 0:
 		return bad(hookFails, "dropctl hook retry "+strings.Join(parked, " "), "notices of %s were given up", some(parked))
 	case len(p.Hooks) == 0:
