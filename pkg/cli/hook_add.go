@@ -35,6 +35,9 @@ unless --allow-private says that the receiver is within your own network; http w
   dropctl hook add http://10.0.0.7:9000/ --lot truffle-99 --allow-private`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := notEmpty(cmd, "lot", "group", "kinds", "secret"); err != nil {
+				return err
+			}
 			h.URL, h.Lot, h.CreatedBy = args[0], drop.LotID(lot), a.cfg.Actor
 			if h.Kinds, err = drop.ParseNoticeKinds(kinds); err != nil {
 				return err
@@ -67,6 +70,16 @@ unless --allow-private says that the receiver is within your own network; http w
 	dryRunFlag(cmd, &dryRun)
 	a.settings(cmd, cmd.Flags(), config.Database)
 	return cmd
+}
+
+// notEmpty refuses flags that are there and say nothing: a variable of a script that is not set must not mean everything.
+func notEmpty(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); f.Changed && (f.Value.String() == "" || f.Value.String() == "[]") {
+			return fault.New(fault.Usage, "--%s is empty", name).WithField(name).WithHint("give it a value, or leave it out")
+		}
+	}
+	return nil
 }
 
 func kindWords() []string {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -42,11 +43,18 @@ func CheckURL(text string, allowPrivate bool) error {
 	if _, err := net.LookupPort("tcp", u.Port()); err != nil || u.Port() == "0" || u.Port() == "" && strings.HasSuffix(u.Host, ":") {
 		return bad("use a port from 1 to 65535, or none", "the port is none")
 	}
-	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && !allowPrivate && !Public(addr) {
+	switch addr, err := netip.ParseAddr(u.Hostname()); {
+	case err == nil && !allowPrivate && !Public(addr):
 		return refuseAddress(addr)
+	case err != nil && numberedHost.MatchString(u.Hostname()):
+		return bad("write an address as four decimal numbers, such as 8.8.8.8", "the host is a number, which some programs read as an address")
 	}
 	return nil
 }
+
+// numberedHost is a host that ends in a number, as no name does: 2130706433, 0x7f.1 and 0177.0.0.1 are 127.0.0.1 to some
+// resolvers.
+var numberedHost = regexp.MustCompile(`^(.*\.)?(0[xX][0-9a-fA-F]*|[0-9]+)\.?$`)
 
 func refuseAddress(addr netip.Addr) error {
 	return fault.New(fault.Forbidden, "%s is an address within a private or reserved network", addr).WithField("url").

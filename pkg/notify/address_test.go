@@ -61,6 +61,12 @@ func TestURLsOfReceivers(t *testing.T) {
 		"https://10.0.0.1/":                          fault.Forbidden,
 		"https://127.0.0.1:9/":                       fault.Forbidden,
 		"https://[::1]/":                             fault.Forbidden,
+		"https://2130706433/":                        fault.Invalid,
+		"https://0x7F.1/":                            fault.Invalid,
+		"https://0177.0.0.1/":                        fault.Invalid,
+		"https://127.0.0.1./":                        fault.Invalid,
+		"https://1.shop.example/":                    "",
+		"https://shop.4you/":                         "",
 		"https://[::ffff:169.254.169.254]/":          fault.Forbidden,
 		"https://[fe80::1%25eth0]/":                  fault.Forbidden,
 		"https://h/" + strings.Repeat("a", 2048):     fault.Invalid,
@@ -80,7 +86,6 @@ func TestURLsOfReceivers(t *testing.T) {
 	}
 }
 
-// Numbers that some programs read as addresses are names for a resolver, so that a look-up decides.
 func TestAHostIsLookedUp(t *testing.T) {
 	if known, err := CheckHost(t.Context(), "https://localhost/"); !known || !fault.Is(err, fault.Forbidden) {
 		t.Errorf("localhost: known %v, %v", known, err)
