@@ -287,8 +287,8 @@ func (c *cashier) giveUp(ctx context.Context) error {
 		switch {
 		case shut(err): // it is claimed again
 			continue
-		case err != nil && ctx.Err() != nil: // so are the others
-			return nil
+		case err != nil && ctx.Err() != nil:
+			return nil //nolint:nilerr // the others are claimed again, too
 		case fault.ExitOf(err) == fault.ExitUnavailable:
 			c.health.failed(stockLoop, err)
 			if silent++; silent == 3 { // of the others it would be the same
