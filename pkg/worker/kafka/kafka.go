@@ -144,7 +144,10 @@ func (k *Kafka) checked(ctx context.Context) (*kgo.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = k.checkTopic(ctx, kadm.NewClient(client)); err != nil {
+	if err = k.checkTopic(ctx, kadm.NewClient(client)); err == nil {
+		err = k.checkOwner(ctx, kadm.NewClient(client))
+	}
+	if err != nil {
 		client.Close()
 		client = nil
 	}
@@ -184,6 +187,49 @@ func (k *Kafka) checkTopic(ctx context.Context, admin *kadm.Client) error {
 			WithField("kafka-topic").WithHint("name another topic with --kafka-topic, which is made as it should be; this one is left alone")
 	}
 	return nil
+}
+
+// checkOwner refuses a topic that carries the records of another installation: whoever comes later is kept out, before he
+// writes anything that ends the workers of the other one. It looks at the newest record of each partition; what cannot be
+// read in time says nothing.
+func (k *Kafka) checkOwner(ctx context.Context, admin *kadm.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, k.o.Timeout/2)
+	defer cancel()
+	starts, err := admin.ListStartOffsets(ctx, k.o.Topic)
+	if err != nil {
+		return nil //nolint:nilerr // whoever reads the records finds out in any case
+	}
+	ends, err := admin.ListEndOffsets(ctx, k.o.Topic)
+	if err != nil {
+		return nil //nolint:nilerr // the same
+	}
+	newest := map[int32]kgo.Offset{}
+	ends.Each(func(end kadm.ListedOffset) {
+		if start, ok := starts.Lookup(k.o.Topic, end.Partition); ok && start.Err == nil && end.Err == nil && end.Offset > start.Offset {
+			newest[end.Partition] = kgo.NewOffset().At(end.Offset - 1)
+		}
+	})
+	if len(newest) == 0 {
+		return nil
+	}
+	reader, err := k.connect(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{k.o.Topic: newest}), kgo.FetchMaxWait(fetchWait))
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	var foreign error
+	for left := len(newest); left > 0 && foreign == nil && ctx.Err() == nil; {
+		reader.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			if _, first := newest[r.Partition]; first {
+				delete(newest, r.Partition)
+				left--
+			}
+			if _, _, err := k.entry(r); fault.Is(err, fault.Foreign) {
+				foreign = err
+			}
+		})
+	}
+	return foreign
 }
 
 func (k *Kafka) makeTopic(ctx context.Context, admin *kadm.Client) error {

@@ -364,6 +364,33 @@ func TestOneEventAfterAnotherIsDeliveredAtOnce(t *testing.T) {
 	}
 }
 
+// A second shop that is led to the topic of the first by mistake must not end the workers of the first.
+func TestWhoComesLaterIsKeptOutOfATopic(t *testing.T) {
+	t.Parallel()
+	b := broker.Start(t)
+	o := kafka.Options{Brokers: b.Addrs(), Topic: "events", Group: "workers", Installation: "first", Shards: shards}
+	entry := func(of string) []drop.OutboxEntry {
+		return []drop.OutboxEntry{{ID: "1-1", Entry: drop.Entry{Installation: of, Time: time.UnixMilli(1), Body: "event"}}}
+	}
+	for range 2 {
+		if err := queue(t, o).Send(t.Context(), 2, entry("first"), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := o
+	second.Installation, second.Group = "second", "others"
+	if err := queue(t, second).Send(t.Context(), 0, entry("second"), 1); !fault.Is(err, fault.Foreign) {
+		t.Errorf("another installation sends: %v", err)
+	}
+	if n := ended(t, kadm.NewClient(client(t, o))); n != 2 {
+		t.Errorf("the topic has %d records", n)
+	}
+	second.Topic = "others-events"
+	if err := queue(t, second).Send(t.Context(), 0, entry("second"), 1); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestTheBarrierPassesBehindWhatWasSent(t *testing.T) {
 	t.Parallel()
 	b := broker.Start(t)
