@@ -17,30 +17,6 @@ import (
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
-// crew starts workers in this process, each with connections of its own. stop ends them all and returns what each did.
-func (s *shop) crew(t testing.TB, size int, o worker.Options) (stop func() []worker.Summary) {
-	t.Helper()
-	var stops []func() (worker.Summary, error)
-	for range size {
-		one := &shop{redis: s.redis, postgres: s.postgres, redisURL: s.redisURL, databaseURL: s.databaseURL}
-		if err := one.open(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(one.close)
-		stops = append(stops, one.start(t, o))
-	}
-	return func() (did []worker.Summary) {
-		for _, stop := range stops {
-			sum, err := stop()
-			if err != nil {
-				t.Error(err)
-			}
-			did = append(did, sum)
-		}
-		return did
-	}
-}
-
 // Every worker sees that PostgreSQL was restarted. One sends again what may be missing, and nothing that nobody has read yet.
 func TestOneWorkerSendsAgainForAll(t *testing.T) {
 	testkit.Long(t)

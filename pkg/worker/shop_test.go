@@ -274,3 +274,27 @@ func (s *shop) door(t testing.TB, lot drop.LotID) (st drop.ShardState) {
 	})
 	return st
 }
+
+// crew starts workers in this process, each with connections of its own. stop ends them all and returns what each did.
+func (s *shop) crew(t testing.TB, size int, o worker.Options) (stop func() []worker.Summary) {
+	t.Helper()
+	var stops []func() (worker.Summary, error)
+	for range size {
+		one := &shop{redis: s.redis, postgres: s.postgres, redisURL: s.redisURL, databaseURL: s.databaseURL}
+		if err := one.open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(one.close)
+		stops = append(stops, one.start(t, o))
+	}
+	return func() (did []worker.Summary) {
+		for _, stop := range stops {
+			sum, err := stop()
+			if err != nil {
+				t.Error(err)
+			}
+			did = append(did, sum)
+		}
+		return did
+	}
+}
