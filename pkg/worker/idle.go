@@ -128,16 +128,19 @@ func (w *Worker) drained(ctx context.Context) (bool, error) {
 	if settled, err := w.watchServer(ctx); !settled || err != nil {
 		return false, err
 	}
-	gaps, err := w.fillGaps(ctx, 0)
-	if err != nil {
+	if _, err := w.fillGaps(ctx, 0); err != nil {
 		return false, err
 	}
+	folded, err := w.ledger.FoldWaiting(ctx)
+	if err != nil || folded > 0 {
+		return false, err
+	}
+	gaps, err := w.ledger.Gaps(ctx, 0) // what is still open after they were sent again
 	w.open = nil
 	for _, gap := range gaps {
 		w.open = append(w.open, gap.Lot)
 	}
-	folded, err := w.ledger.FoldWaiting(ctx)
-	return err == nil && folded == 0, err
+	return err == nil, err
 }
 
 // leftOver is what a worker that found nothing more to do has to say of what no worker can do.
