@@ -92,7 +92,9 @@ func TestPoisonStopsAtMostItsLot(t *testing.T) {
 	s.add(t, "drop:unheld", "1", ours, ev.Time, bodyOf(unheld))
 
 	for _, lot := range lots {
-		s.sell(t, lot, 4, 20)
+		if lot != "drop:unheld" { // its next event would have the place of the one above: in one batch with it, a fork
+			s.sell(t, lot, 4, 20)
+		}
 	}
 	sum, err := s.drain(t, worker.Options{})
 	if !fault.Is(err, fault.Partial) {

@@ -59,7 +59,7 @@ type service struct {
 // troubles are what a test may have the service do. Guarded by its mutex.
 type troubles struct {
 	twice   bool          // deliver everything a second time
-	late    time.Duration // deliver everything at some time until then, and so out of order
+	late    time.Duration // deliver everything at some time in the second half of it, and so out of order
 	cut     int           // so many calls get no answer, though they were carried out
 	refuse  []int         // statuses for the next calls, instead of carrying them out
 	after   string        // Retry-After of such
@@ -191,7 +191,7 @@ func (s *service) create(w http.ResponseWriter, r *http.Request) {
 	for range map[bool]int{false: 1, true: 2}[s.twice] {
 		due := q.Task.ScheduleTime
 		if s.late > 0 {
-			due = time.Now().Add(mathrand.N(s.late))
+			due = time.Now().Add(s.late/2 + mathrand.N(s.late/2))
 		}
 		s.waiting = append(s.waiting, &job{name: q.Task.Name, url: h.URL, headers: h.Headers, body: h.Body, oidc: h.OIDCToken, due: due})
 	}
