@@ -3,13 +3,13 @@ package worker
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
@@ -85,7 +85,7 @@ func (h *health) lasting(d time.Duration) error {
 
 // backoff is a pause that doubles from 50 ms up to 5 s, each time anywhere between zero and that (full
 // jitter), so that workers which lost the same server do not come back all at once.
-type backoff struct{ next time.Duration }
+type backoff struct{ failures int }
 
 const (
 	firstPause = 50 * time.Millisecond
@@ -94,11 +94,11 @@ const (
 
 // wait pauses; it returns false as soon as the context has ended. Closing again ends the pause, and makes the next one short.
 func (b *backoff) wait(ctx context.Context, again <-chan struct{}) bool {
-	b.next = min(max(b.next*2, firstPause), maxPause)
-	goOn := sleep(ctx, rand.N(b.next), again)
+	b.failures++
+	goOn := sleep(ctx, retry.Pause(b.failures, firstPause, maxPause), again)
 	select {
 	case <-again:
-		b.next = 0
+		b.failures = 0
 	default:
 	}
 	return goOn
