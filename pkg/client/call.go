@@ -277,12 +277,5 @@ func pause(ctx context.Context, n int, after time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); after > maxAfter || ok && time.Until(deadline) <= wait {
 		return false
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return retry.Sleep(ctx, wait) == nil
 }

@@ -207,10 +207,7 @@ func (n *Notifier) finish(ctx context.Context, claim drop.HookClaim, outcomes []
 		if err == nil || time.Now().After(claim.Until) || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retry.Pause(failures, firstPause/10, firstPause)):
-		}
+		_ = retry.Sleep(ctx, retry.Pause(failures, firstPause/10, firstPause)) // cut short by a stop, which leaves one more attempt
 	}
 }
 

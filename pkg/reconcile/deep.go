@@ -9,6 +9,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 )
 
 // Proving every record works at one watermark too. Both stores are read in pages while they change, but every
@@ -44,7 +45,7 @@ func (r *run) prove(ctx context.Context, row Row) (Row, error) {
 		if s.settled() || look+1 >= looks && time.Now().After(r.deadline) {
 			break
 		}
-		if err := sleep(ctx, pauseBefore(min(look+1, looks-1))); err != nil {
+		if err := retry.Sleep(ctx, pauseBefore(min(look+1, looks-1))); err != nil {
 			return row, err
 		}
 	}
@@ -86,7 +87,7 @@ func (r *run) sales(ctx context.Context, row *Row) error {
 		if left <= 0 {
 			return nil
 		}
-		if err := sleep(ctx, min(pause, left)); err != nil {
+		if err := retry.Sleep(ctx, min(pause, left)); err != nil {
 			return err
 		}
 	}

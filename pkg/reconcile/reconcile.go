@@ -17,6 +17,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 )
 
 // Options say what to compare and how patiently.
@@ -178,7 +179,7 @@ func (r *run) settled(ctx context.Context, lots []drop.LotID) (map[drop.LotID]Ro
 		if len(open) == 0 || left <= 0 {
 			return rows, nil
 		}
-		if err := sleep(ctx, min(pause, left)); err != nil {
+		if err := retry.Sleep(ctx, min(pause, left)); err != nil {
 			return nil, err
 		}
 	}
@@ -190,7 +191,7 @@ func (r *run) judged(ctx context.Context, lots []drop.LotID) (map[drop.LotID]Row
 	open := lots
 	for look := 0; look < looks && len(open) > 0; look++ {
 		if look > 0 {
-			if err := sleep(ctx, pauseBefore(look)); err != nil {
+			if err := retry.Sleep(ctx, pauseBefore(look)); err != nil {
 				return nil, err
 			}
 		}
@@ -303,16 +304,4 @@ func (r *run) proveAll(ctx context.Context, lots []drop.LotID, rows map[drop.Lot
 		rows[lot] = proven[i]
 	}
 	return nil
-}
-
-// sleep waits, or returns early with the context's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

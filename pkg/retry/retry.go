@@ -1,7 +1,8 @@
-// Package retry says how long to wait before something that failed is tried again.
+// Package retry says how long to wait before something that failed is tried again, and waits.
 package retry
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -19,4 +20,15 @@ func Pause(failures int, first, longest time.Duration) time.Duration {
 		bound *= 2
 	}
 	return rand.N(max(min(bound, longest), 1)) // of one nanosecond it is zero
+}
+
+// Sleep waits for d. Its error is the context's, as soon as that has ended.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return ctx.Err()
 }

@@ -1,6 +1,8 @@
 package retry
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 )
@@ -28,5 +30,25 @@ func TestPausesGrowUpToTheLongest(t *testing.T) {
 	}
 	if p := Pause(3, time.Hour, time.Second); p >= time.Second {
 		t.Errorf("%s, beyond the longest", p)
+	}
+}
+
+func TestSleepEndsWithTheContext(t *testing.T) {
+	began := time.Now()
+	if err := Sleep(t.Context(), 20*time.Millisecond); err != nil || time.Since(began) < 20*time.Millisecond {
+		t.Errorf("%v after %s", err, time.Since(began))
+	}
+	if err := Sleep(t.Context(), -time.Hour); err != nil {
+		t.Error(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, end)
+	if err := Sleep(ended, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for range 100 { // also where nothing is left to wait for
+		if err := Sleep(ended, 0); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
 	}
 }

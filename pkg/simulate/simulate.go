@@ -11,6 +11,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 )
 
 // Engine is what the users buy from. It is called by thousands of goroutines at once.
@@ -225,15 +226,5 @@ func patiently(ctx context.Context, call func() (drop.Outcome, error)) (out drop
 
 // sleep waits; false: the rehearsal is being stopped.
 func sleep(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+	return retry.Sleep(ctx, d) == nil
 }

@@ -57,7 +57,7 @@ func (q *Queue) create(ctx context.Context, shard int, t packed) error {
 		if !passing || !fault.Is(err, fault.Unavailable) || time.Since(began)+wait > patience {
 			return err
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := retry.Sleep(ctx, wait); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 )
 
 // Where Google's service is, and where it publishes the keys that it signs tokens with.
@@ -187,7 +188,7 @@ func (q *Queue) await(ctx context.Context, shard int, full bool) error {
 		at = gathered
 	}
 	q.mu.Unlock()
-	if err := pause(ctx, time.Until(at)); err != nil {
+	if err := retry.Sleep(ctx, time.Until(at)); err != nil {
 		return err
 	}
 	if err := q.limit.Wait(ctx); err != nil {
@@ -205,16 +206,5 @@ func (q *Queue) leaveAlone(d time.Duration) {
 	defer q.mu.Unlock()
 	if until := time.Now().Add(d); until.After(q.quiet) {
 		q.quiet = until
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(max(d, 0))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
 }
