@@ -187,7 +187,7 @@ func (c *Client) foreign(resp *http.Response, why string) *failure {
 	}
 	err := fault.New(fault.Unavailable, "%s", text).With("status", resp.StatusCode).
 		WithHint("check the URL of the server (http or https?), and what stands between it and you")
-	return &failure{err: err, again: passing(resp.StatusCode), after: retryAfter(resp.Header),
+	return &failure{err: err, again: passing(resp.StatusCode), after: retry.After(resp.Header),
 		lost: resp.StatusCode < 300 || resp.StatusCode >= 500} // it may have come from behind the one who did it
 }
 
@@ -208,7 +208,7 @@ func problem(resp *http.Response, body []byte) *failure {
 	}
 	p.Status = resp.StatusCode
 	err := p.fault()
-	after := retryAfter(resp.Header)
+	after := retry.After(resp.Header)
 	if after > 0 {
 		err = err.With("retry_after_seconds", after.Seconds())
 	}
@@ -256,18 +256,6 @@ func nearest(status int) fault.Code {
 		return fault.Failed
 	}
 	return fault.Conflict
-}
-
-// retryAfter reads how long a server wants to be left alone, in seconds or as a date; 0 if it does not say.
-func retryAfter(h http.Header) time.Duration {
-	text := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return max(0, time.Until(at))
-	}
-	return 0
 }
 
 // pause waits before attempt n+1: at random up to a bound that doubles each time, so that many callers do not come back

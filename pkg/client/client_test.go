@@ -298,18 +298,6 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	mustBe(t, reserve(s.client(t, Options{})), fault.RateLimited)
 }
 
-func TestRetryAfterIsReadSafely(t *testing.T) {
-	for text, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-7": 0, "soon": 0, "99999999999999999999": 0, "Mon, 01 Jan 2001 00:00:00 GMT": 0} {
-		if got := retryAfter(http.Header{"Retry-After": {text}}); got != want {
-			t.Errorf("%q: %s", text, got)
-		}
-	}
-	later := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
-	if got := retryAfter(http.Header{"Retry-After": {later}}); got < 50*time.Second || got > time.Minute {
-		t.Errorf("%q: %s", later, got)
-	}
-}
-
 func TestASilentServerIsGivenUp(t *testing.T) {
 	s := script(t, hangs)
 	began := time.Now()

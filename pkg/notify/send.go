@@ -16,6 +16,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/retry"
 	"github.com/dropctl/dropctl/pkg/sign"
 )
 
@@ -140,9 +141,7 @@ func judge(resp *http.Response) Answer {
 	case code >= 400 && code < 500:
 		a.Outcome = drop.Refused
 	}
-	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil {
-		a.After = min(time.Duration(seconds)*time.Second, retryMost)
-	}
+	a.After = min(retry.After(resp.Header), retryMost)
 	return a
 }
 

@@ -80,6 +80,12 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 	if a := send(t, url); a.After != retryMost {
 		t.Errorf("it is left alone for %s", a.After)
 	}
+	url = serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", time.Now().Add(30*time.Minute).UTC().Format(http.TimeFormat))
+	})
+	if a := send(t, url); a.After < 28*time.Minute || a.After > 30*time.Minute {
+		t.Errorf("until a date it is left alone for %s", a.After)
+	}
 }
 
 // A receiver may be as hostile as it likes: what it sends is bounded, and it cannot make us wait.

@@ -4,6 +4,8 @@ package retry
 import (
 	"context"
 	"math/rand/v2"
+	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -20,6 +22,19 @@ func Pause(failures int, first, longest time.Duration) time.Duration {
 		bound *= 2
 	}
 	return rand.N(max(min(bound, longest), 1)) // of one nanosecond it is zero
+}
+
+// After reads how long a server wants to be left alone, in seconds or as a date; 0 if it does not say. It is for the caller
+// to bound.
+func After(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
 }
 
 // Sleep waits for d. Its error is the context's, as soon as that has ended.

@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"time"
 )
@@ -50,5 +51,17 @@ func TestSleepEndsWithTheContext(t *testing.T) {
 		if err := Sleep(ended, 0); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestRetryAfterIsReadSafely(t *testing.T) {
+	for text, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-7": 0, "soon": 0, "99999999999999999999": 0, "Mon, 01 Jan 2001 00:00:00 GMT": 0} {
+		if got := After(http.Header{"Retry-After": {text}}); got != want {
+			t.Errorf("%q: %s", text, got)
+		}
+	}
+	later := time.Now().Add(time.Minute).UTC().Format(http.TimeFormat)
+	if got := After(http.Header{"Retry-After": {later}}); got < 50*time.Second || got > time.Minute {
+		t.Errorf("%q: %s", later, got)
 	}
 }

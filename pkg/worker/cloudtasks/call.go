@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -104,10 +103,7 @@ func (q *Queue) call(ctx context.Context, method, path string, body []byte) (sta
 	if answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer)); err != nil {
 		return 0, nil, 0, q.broken(ctx, err)
 	}
-	if seconds, err := strconv.ParseUint(resp.Header.Get("Retry-After"), 10, 31); err == nil {
-		after = min(time.Duration(seconds)*time.Second, longestWait)
-	}
-	return resp.StatusCode, answer, after, nil
+	return resp.StatusCode, answer, min(retry.After(resp.Header), longestWait), nil
 }
 
 // broken words a call without an answer. What fetching a token has brought along stays out of it.
