@@ -200,12 +200,14 @@ func (l *Ledger) ClaimChargeRefunds(ctx context.Context, worker string, lease ti
 	if err != nil {
 		return nil, l.fail(err, "claiming refunds")
 	}
-	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (drop.ChargeRefund, error) {
-		var r drop.ChargeRefund
-		err := row.Scan(&r.Reservation.Lot, &r.Reservation.N, &r.Reservation.Attempt, &r.Number, &r.Entry, &r.Charged, &r.User, &r.Units, &r.Of, &r.Ref, &r.Asked)
-		return r, err
-	})
+	claimed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (drop.ChargeRefund, error) { return scanChargeRefund(row) })
 	return claimed, l.fail(err, "claiming refunds")
+}
+
+// scanChargeRefund reads the columns of a refund, and what stands behind them.
+func scanChargeRefund(row pgx.CollectableRow, more ...any) (r drop.ChargeRefund, err error) {
+	err = row.Scan(append([]any{&r.Reservation.Lot, &r.Reservation.N, &r.Reservation.Attempt, &r.Number, &r.Entry, &r.Charged, &r.User, &r.Units, &r.Of, &r.Ref, &r.Asked}, more...)...)
+	return r, err
 }
 
 // RecordRefund records what a gateway says of a refund. One that is not approved is asked for again after the pause, also
@@ -274,9 +276,8 @@ func (l *Ledger) RefusedRefunds(ctx context.Context, limit int) ([]RefusedRefund
 	if err != nil {
 		return nil, l.fail(err, "listing refused refunds")
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RefusedRefund, error) {
-		var r RefusedRefund
-		err := row.Scan(&r.Reservation.Lot, &r.Reservation.N, &r.Reservation.Attempt, &r.Number, &r.Entry, &r.Charged, &r.User, &r.Units, &r.Of, &r.Ref, &r.Asked, &r.Reason, &r.Since)
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r RefusedRefund, err error) {
+		r.ChargeRefund, err = scanChargeRefund(row, &r.Reason, &r.Since)
 		r.Since = r.Since.UTC()
 		return r, err
 	})

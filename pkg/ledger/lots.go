@@ -257,8 +257,12 @@ func lockLots(ctx context.Context, tx pgx.Tx, ids []drop.LotID) (map[drop.LotID]
 	if err != nil {
 		return nil, err
 	}
-	lots := make(map[drop.LotID]*Lot, len(ids))
+	return lotsByID(rows)
+}
+
+func lotsByID(rows pgx.Rows) (map[drop.LotID]*Lot, error) {
 	list, err := pgx.CollectRows(rows, scanLot)
+	lots := make(map[drop.LotID]*Lot, len(list))
 	for i := range list {
 		lots[list[i].Lot] = &list[i]
 	}

@@ -41,9 +41,9 @@ const wantedKindsSQL = `SELECT DISTINCT unnest(kinds) FROM hooks WHERE removed_a
 func (a *application) lock(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
 	batch.Queue(lockLotsSQL, texts(a.ids())).Query(func(rows pgx.Rows) error {
-		list, err := pgx.CollectRows(rows, scanLot)
-		for i := range list {
-			a.lots[list[i].Lot].lot = &list[i]
+		locked, err := lotsByID(rows)
+		for id, w := range a.lots {
+			w.lot = locked[id]
 		}
 		return err
 	})
@@ -248,7 +248,10 @@ func raiseLots(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) (int, error) {
 	for i, h := range due {
 		ids[i] = h.lot
 	}
-	known, err := readLots(ctx, tx, ids)
+	if rows, err = tx.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = ANY($1)`, texts(ids)); err != nil {
+		return 0, err
+	}
+	known, err := lotsByID(rows)
 	if err != nil {
 		return 0, err
 	}
@@ -290,19 +293,6 @@ func (h hookLot) raise(l *Lot) (notices []noticeRow, soldOut bool, opens time.Ti
 	return notices, soldOut, opens
 }
 
-func readLots(ctx context.Context, tx pgx.Tx, ids []drop.LotID) (map[drop.LotID]*Lot, error) {
-	rows, err := tx.Query(ctx, `SELECT `+lotColumns+` FROM lots WHERE lot = ANY($1)`, texts(ids))
-	if err != nil {
-		return nil, err
-	}
-	list, err := pgx.CollectRows(rows, scanLot)
-	lots := make(map[drop.LotID]*Lot, len(list))
-	for i := range list {
-		lots[list[i].Lot] = &list[i]
-	}
-	return lots, err
-}
-
 // raiseRefunds tells of payments that became due since a hook is there and still are: one that was settled by the very
 // transaction that found it is nobody's business.
 func raiseRefunds(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) (int, error) {
@@ -312,12 +302,11 @@ func raiseRefunds(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) (int, error)
 	}
 	var notices []noticeRow
 	ids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id int64, err error) {
-		var d RefundDue
 		var recorded time.Time
 		var due bool
-		err = row.Scan(&d.Reservation.Lot, &d.Reservation.N, &d.Reservation.Attempt, &d.User, &d.Units, &d.Ref, &d.Why, &d.Event.Epoch, &d.Event.Seq, &d.At, &id, &recorded, &due)
+		d, err := scanRefundDue(row, &id, &recorded, &due)
 		if due {
-			notices = append(notices, noticeRow{n: d.Reservation.N, since: recorded, Notice: drop.Notice{Kind: drop.NoticeRefundDue, Lot: d.Reservation.Lot, At: d.At.UTC(),
+			notices = append(notices, noticeRow{n: d.Reservation.N, since: recorded, Notice: drop.Notice{Kind: drop.NoticeRefundDue, Lot: d.Reservation.Lot, At: d.At,
 				Epoch: d.Event.Epoch, Seq: d.Event.Seq, Reservation: d.Reservation.String(), User: d.User, Qty: d.Units, Payment: d.Ref, Reason: string(d.Why)}})
 		}
 		return id, err

@@ -42,13 +42,8 @@ func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]kno
 	return known, err
 }
 
-// reader is the pool, or a transaction.
-type reader interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // readPlaces returns everything that the ledger has in these places.
-func readPlaces(ctx context.Context, q reader, lots []string, epochs, seqs []int64) (map[place][]knownEvent, error) {
+func readPlaces(ctx context.Context, q querier, lots []string, epochs, seqs []int64) (map[place][]knownEvent, error) {
 	rows, err := q.Query(ctx, `SELECT k.lot, k.epoch, k.seq, e.event_at, e.line, e.dead
 		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS t(lot, epoch, seq)) AS k CROSS JOIN LATERAL (
 			SELECT event_at, line, false AS dead FROM reservation_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq

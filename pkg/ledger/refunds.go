@@ -55,13 +55,16 @@ func (l *Ledger) refundsDue(ctx context.Context, query string, args ...any) ([]R
 	if err != nil {
 		return nil, l.fail(err, "listing refunds due")
 	}
-	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RefundDue, error) {
-		var d RefundDue
-		err := row.Scan(&d.Reservation.Lot, &d.Reservation.N, &d.Reservation.Attempt, &d.User, &d.Units, &d.Ref, &d.Why, &d.Event.Epoch, &d.Event.Seq, &d.At)
-		d.At = d.At.UTC()
-		return d, err
-	})
+	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RefundDue, error) { return scanRefundDue(row) })
 	return due, l.fail(err, "listing refunds due")
+}
+
+// scanRefundDue reads refundDueColumns, and what stands behind them.
+func scanRefundDue(row pgx.CollectableRow, more ...any) (RefundDue, error) {
+	var d RefundDue
+	err := row.Scan(append([]any{&d.Reservation.Lot, &d.Reservation.N, &d.Reservation.Attempt, &d.User, &d.Units, &d.Ref, &d.Why, &d.Event.Epoch, &d.Event.Seq, &d.At}, more...)...)
+	d.At = d.At.UTC()
+	return d, err
 }
 
 // DueOf returns what is due of a reservation, and what was.
