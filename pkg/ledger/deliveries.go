@@ -12,7 +12,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 )
 
-// Deliveries are claimed for the length of a lease, like allocations. A receiver that does not answer fails as a whole: then
+// Deliveries are claimed for the length of a lease, like charges. A receiver that does not answer fails as a whole: then
 // one delivery at a time is tried, less and less often, whatever waits; the others keep their turn.
 
 const (

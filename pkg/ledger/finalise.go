@@ -22,9 +22,10 @@ var (
 const contradictedFor = 30 * time.Second
 
 // Book records up to limit confirmed reservations as sold, with their refunds if there were any meanwhile, and returns how
-// many. What another worker is booking, or has a lease on, is left to that one, as is what a payment gateway was asked about.
-// A sale that is recorded already is not recorded again; where it is another one (other units, user or payment) the
-// allocation stays open and is left alone for half a minute, the others are booked, and the error is fault.Failed.
+// many. What another worker is booking is left to that one, as is what a payment gateway was asked about, and what a worker
+// of an older version has a lease on. A sale that is recorded already is not recorded again; where it is another one (other
+// units, user or payment) the allocation stays open and is left alone for half a minute, the others are booked, and the error
+// is fault.Failed.
 func (l *Ledger) Book(ctx context.Context, limit int) (int, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
@@ -82,7 +83,7 @@ func (l *Ledger) oneByOne(ctx context.Context, sql string, args []any, read func
 	})
 }
 
-// Unbooked returns how many confirmed reservations are not recorded as sold, those claimed by workers included. What a
+// Unbooked returns how many confirmed reservations are not recorded as sold, those left alone for now included. What a
 // payment gateway was asked about is not among them: that is for a worker which asks it.
 func (l *Ledger) Unbooked(ctx context.Context) (n int64, err error) {
 	ctx, cancel := l.within(ctx)

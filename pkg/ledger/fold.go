@@ -15,7 +15,7 @@ type allocation struct {
 	attempt   string
 	user      string
 	units     int64 // to be sold
-	refunded  int64 // refunded while a worker had the lease
+	refunded  int64 // of them, while the state was PROCESSING
 	ref       string
 	confirmed drop.Watermark
 	at        time.Time

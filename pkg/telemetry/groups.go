@@ -105,7 +105,7 @@ func newWorker(m maker) *Worker {
 		ApplyEvents:     m.histogram("dropctl_worker_apply_batch_events", "Events of one such transaction.", sizes),
 		TokensWaited:    m.counter("dropctl_worker_token_wait_seconds_total", "Time spent waiting because the workers together may not write faster."),
 		Finalised:       m.counter("dropctl_worker_finalised_total", "Confirmed reservations booked as sales."),
-		FinaliseSeconds: m.histogram("dropctl_worker_finalise_duration_seconds", "Time to book what was claimed together.", durations),
+		FinaliseSeconds: m.histogram("dropctl_worker_finalise_duration_seconds", "Time to book a batch of sales.", durations),
 		Charges: m.counters("dropctl_worker_charges_total", "Answers of the payment gateway to charges: approved, declined, pending, or unclear, which is asked again.",
 			[]string{"outcome"}, "approved", "declined", "pending", "unclear"),
 		ChargeSeconds: m.histogram("dropctl_worker_charge_duration_seconds", "Time that the payment gateway took to answer about a charge.", durations),

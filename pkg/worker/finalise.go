@@ -10,7 +10,7 @@ type Bookings interface {
 	// Book books up to limit confirmed reservations as sold and returns how many, also with an error; what another worker has
 	// in hand is left to that one.
 	Book(ctx context.Context, limit int) (int, error)
-	// Unbooked returns how many confirmed reservations are not booked, those claimed by others included; without those that
+	// Unbooked returns how many confirmed reservations are not booked, those left alone for now included; without those that
 	// a payment gateway decides about.
 	Unbooked(ctx context.Context) (int64, error)
 }

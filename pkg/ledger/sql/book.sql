@@ -1,6 +1,7 @@
 -- Nobody is asked in between, so that taking and booking are one change of each row. What a payment gateway was asked about is
 -- not booked without it, whatever the settings say now. A row that is locked keeps its place (ctid), and one that changed just
--- before it was locked has another than this statement can see: it is left for the next one.
+-- before it was locked has another than this statement can see: it is left for the next one. Only workers of older versions leave
+-- a row in PROCESSING without a charge, and refunds folded meanwhile in refunded.
 WITH booked AS (
     UPDATE pending_allocations SET state = 'PROCESSED', entries = CASE WHEN refunded > 0 THEN 2 ELSE 1 END, changed_at = now()
     WHERE ctid = ANY (ARRAY(
