@@ -54,14 +54,14 @@ fuzz: ## run every fuzzer for FUZZTIME (10s)
 
 .PHONY: bench
 bench: deps build ## measure the speed bars; exit 6 when one is missed (needs a quiet machine)
-	@bin/dropctl bench
-	@go test -count=1 -run '^$$' -bench '^BenchmarkThrough' -benchtime 1x ./pkg/bench ./pkg/worker/cloudtasks
+	@bin/dropctl bench bars
+	@go test -count=1 -run '^$$' -bench '^BenchmarkThrough' -benchtime 1x ./pkg/bench/bars ./pkg/worker/cloudtasks
 
 SOAK := 10m
 
 .PHONY: soak
 soak: deps build ## keep a server under load for SOAK (10m); exit 6 if its memory or goroutines grow
-	@bin/dropctl bench --only soak --soak $(SOAK)
+	@bin/dropctl bench bars --only soak --soak $(SOAK)
 
 .PHONY: lint
 lint: $(golangci_lint) ## check format, vet for three systems, linters, go.mod

@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/bench"
+	"github.com/dropctl/dropctl/pkg/bench/bars"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
@@ -20,7 +20,7 @@ func newBareHTTP(*app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return telemetry.Serve(cmd.Context(), ln, bench.Bare())
+			return telemetry.Serve(cmd.Context(), ln, bars.Bare())
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "address to listen on")

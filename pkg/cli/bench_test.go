@@ -8,9 +8,9 @@ import (
 // A measurement takes minutes, so what is mistyped has to come to light before it begins.
 func TestBenchRefusesNonsenseAtOnce(t *testing.T) {
 	for line, hint := range map[string]string{
-		"bench --only hot-lots": "hot-lot, many-lots, memory, apply, pipeline, http, cli",
-		"bench --rounds 0":      "use 1 or more",
-		"bench hot-lot":         "hint:",
+		"bench bars --only hot-lots": "hot-lot, many-lots, memory, apply, pipeline, http, cli",
+		"bench bars --rounds 0":      "use 1 or more",
+		"bench bars hot-lot":         "hint:",
 	} {
 		if r := run(t, nil, strings.Fields(line)...); r.exit != 2 || r.out != "" || !strings.Contains(r.err, hint) {
 			t.Errorf("%s: exit %d\n%s%s", line, r.exit, r.out, r.err)
@@ -19,7 +19,7 @@ func TestBenchRefusesNonsenseAtOnce(t *testing.T) {
 }
 
 func TestBenchCompletesItsParts(t *testing.T) {
-	if r := run(t, nil, "__complete", "bench", "--only", "m"); !strings.Contains(r.out, "many-lots") || !strings.Contains(r.out, "memory") || strings.Contains(r.out, "apply") {
+	if r := run(t, nil, "__complete", "bench", "bars", "--only", "m"); !strings.Contains(r.out, "many-lots") || !strings.Contains(r.out, "memory") || strings.Contains(r.out, "apply") {
 		t.Error(r.out)
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/bench"
+	"github.com/dropctl/dropctl/pkg/bench/bars"
 	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/reconcile"
@@ -49,7 +49,7 @@ var printed = map[string]any{
 	"metrics rules":     fileView{},
 	"metrics dashboard": fileView{},
 	"demo":              simulate.Summary{},
-	"bench":             bench.Report{},
+	"bench bars":        bars.Report{},
 	"lab":               labView{},
 	"migrate up":        []migrationView{},
 	"migrate down":      []migrationView{},

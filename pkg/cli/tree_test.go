@@ -265,7 +265,7 @@ func TestOutputThatCannotBeIsRefusedBeforeAnythingIsDone(t *testing.T) {
 			t.Errorf("%s: --jq: exit %d, %s", c.CommandPath(), r.exit, r.err)
 		}
 	}
-	for _, line := range []string{"worker --until-idle", "status", "reconcile", "demo", "bench", "lab"} {
+	for _, line := range []string{"worker --until-idle", "status", "reconcile", "demo", "bench bars", "lab"} {
 		if r := run(t, env, append(strings.Fields(line), "-o", "name")...); r.exit != 2 || r.out != "" || !strings.Contains(r.err, "no names") {
 			t.Errorf("%s: -o name: exit %d, %s", line, r.exit, r.err)
 		}

@@ -1,4 +1,4 @@
-package bench
+package bars
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func built(t testing.TB) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dropctl")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/dropctl").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program, "../../../cmd/dropctl").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program

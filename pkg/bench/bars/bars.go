@@ -1,10 +1,10 @@
-// Package bench measures the speed that dropctl promises, on private servers of its own, against what a competent
+// Package bars measures the speed that dropctl promises, on private servers of its own, against what a competent
 // engineer would write without it.
 //
 // Each part of the benchmark is one file and yields rows of one table: bars, which must be met, and figures, which
 // explain them. Whatever is compared runs under the same load (load.go), over the same unix socket, in turns: round by
 // round, so that a slow minute of the machine hits everybody. A bar compares medians over the rounds.
-package bench
+package bars
 
 import (
 	"context"
