@@ -26,22 +26,25 @@ const (
 
 // pipeline: what a worker process does from the outbox to the ledger, its whole way: how fast it may be, how well it keeps to
 // its limit, and what a sale costs of PostgreSQL's processor.
-func (r *run) pipeline(ctx context.Context) (_ []Row, err error) {
-	p, done, err := r.openPlant(ctx)
-	if err != nil {
-		return nil, err
+func (r *run) pipeline(ctx context.Context) ([]Row, error) {
+	var rows []Row
+	// What one part leaves to clean up, PostgreSQL must not be charged with in the next: each has servers of its own.
+	for _, part := range [][]func(context.Context, *plant) ([]Row, error){{r.fullSpeed, r.keepsToTheLimit}, {r.costOfASale}} {
+		p, done, err := r.openPlant(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, measure := range part {
+			more, err := measure(ctx, p)
+			if err != nil {
+				done()
+				return nil, err
+			}
+			rows = append(rows, more...)
+		}
+		done()
 	}
-	defer done()
-	fast, err := r.fullSpeed(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	steady, err := r.keepsToTheLimit(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	costs, err := r.costOfASale(ctx, p)
-	return append(append(fast, steady...), costs...), err
+	return rows, nil
 }
 
 // plant is a whole shop on private servers, and a look into its database.
