@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -86,7 +84,11 @@ func TestDemoSaysWhenAGuaranteeBroke(t *testing.T) {
 	if err := a.prepare(cmd); err != nil {
 		t.Fatal(err)
 	}
-	summary, err := a.rehearse(t.Context(), l, s, simulate.Options{Users: 100, Seed: 3})
+	scenario, err := a.readScenario(simulate.Demo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	summary, err := a.rehearse(t.Context(), l, s, scenario.Scaled(100), simulate.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,28 +101,8 @@ func TestDemoSaysWhenAGuaranteeBroke(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedDemoLeavesNothingRunning(t *testing.T) {
-	testkit.Long(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	timer := time.AfterFunc(4*time.Second, func() { cancel(fault.New(fault.Interrupted, "interrupted")) })
-	defer timer.Stop()
-	before := children(t)
-	begin := time.Now()
-	r := runWith(ctx, nil, nil, "demo", "--users", "500")
-	if r.exit != int(fault.ExitInterrupted) || r.out != "" {
-		t.Errorf("exit %d\n%s%s", r.exit, r.out, r.err)
-	}
-	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("it took %s to stop", took)
-	}
-	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-		now := children(t)
-		return now <= before, "child processes are left"
-	})
-}
-
 func TestDemoChecksItsFlags(t *testing.T) {
-	for _, args := range []string{"demo --users 0", "demo --users 1000000", "demo --seed -1", "demo lot"} {
+	for _, args := range []string{"demo --users 0", "demo --users 1000001", "demo --seed -1", "demo lot"} {
 		if r := run(t, nil, strings.Fields(args)...); r.exit != 2 {
 			t.Errorf("%s: exit %d, %s", args, r.exit, r.err)
 		}

@@ -49,6 +49,7 @@ var printed = map[string]any{
 	"metrics rules":     fileView{},
 	"metrics dashboard": fileView{},
 	"demo":              simulate.Summary{},
+	"simulate":          simulate.Summary{},
 	"bench bars":        bars.Report{},
 	"lab":               labView{},
 	"migrate up":        []migrationView{},
@@ -76,6 +77,12 @@ func printedBy(cmd *cobra.Command) (view any, ok bool) {
 	}
 	if due, _ := cmd.Flags().GetBool("refund-due"); due {
 		return []dueRowView{}, true // of ledger show: no journal
+	}
+	if list, _ := cmd.Flags().GetBool("list"); list {
+		return []scenarioView{}, true // of simulate: those that ship
+	}
+	if text, _ := cmd.Flags().GetBool("print"); text {
+		return fileView{}, true // of simulate: one of them
 	}
 	view, ok = printed[name]
 	return view, ok

@@ -45,7 +45,7 @@ func newRoot(a *app) *cobra.Command {
 	add(groupDrop, newSeed(a), newLot(a), newReserve(a), newConfirm(a), newRelease(a), newExtend(a), newRefund(a), newReservation(a))
 	add(groupRun, newServe(a), newWorker(a), newReconcile(a), newRestore(a))
 	add(groupInspect, newStatus(a), newDoctor(a), newExplain(a), newOutbox(a), newLedger(a), newMetrics(a))
-	add(groupMeasure, newDemo(a), newBench(a), newBareHTTP(a), newLab(a))
+	add(groupMeasure, newDemo(a), newSimulate(a), newBench(a), newBareHTTP(a), newLab(a))
 	add(groupSetUp, newMigrate(a), newConfig(a), newKey(a), newHook(a), newCompletion(a), newVersion(a))
 	root.SetHelpCommand(newHelp(a))
 	root.InitDefaultHelpCmd() // now, so that help is finished like any other command

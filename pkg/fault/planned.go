@@ -5,7 +5,6 @@ import "strings"
 // planned lists the commands and flags that are to come. It is the one place that knows them; an entry leaves it when its
 // command comes.
 var planned = map[string]bool{
-	"simulate":      true,
 	"bench compare": true,
 	"bench report":  true,
 }

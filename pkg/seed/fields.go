@@ -52,6 +52,15 @@ type Row struct {
 	given [len(fieldNames)]bool
 }
 
+// Whole returns a row that names every field of a definition.
+func Whole(d drop.Definition) Row {
+	r := Row{Definition: d}
+	for f := range r.given {
+		r.given[f] = true
+	}
+	return r
+}
+
 // Has reports whether the input names the field, be it empty. An existing lot keeps what the input does not name.
 func (r Row) Has(name string) bool {
 	f, ok := fieldOf(name)

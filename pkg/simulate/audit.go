@@ -50,13 +50,8 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger) ([]string, error) {
 func (b *Book) compare(sold map[string]drop.Reservation) (wrong []string) {
 	for name, a := range b.attempts {
 		sale, ok := sold[name]
-		switch {
-		case a.confirmed != nil && !ok:
-			wrong = append(wrong, fmt.Sprintf("told %s that %s is sold, but it was not recorded", a.request.User, a.confirmed.ID))
-		case a.confirmed != nil && (sale.ID != a.confirmed.ID || sale.Qty != a.confirmed.Qty):
-			wrong = append(wrong, fmt.Sprintf("told %s that %s is sold with %d units, but recorded was %s with %d", a.request.User, a.confirmed.ID, a.confirmed.Qty, sale.ID, sale.Qty))
-		case a.confirmed == nil && ok && !a.unknown:
-			wrong = append(wrong, fmt.Sprintf("recorded %s as sold, but %s was never told so", sale.ID, a.request.User))
+		if text := a.differs(sale, ok); text != "" {
+			wrong = append(wrong, text)
 		}
 	}
 	for name, sale := range sold {
@@ -65,4 +60,28 @@ func (b *Book) compare(sold map[string]drop.Reservation) (wrong []string) {
 		}
 	}
 	return wrong
+}
+
+// differs says how the sale that was recorded of an attempt, if one was, differs from what its user was told; "" if it does
+// not. A sale of which all was refunded is none any more.
+func (a *attempt) differs(sale drop.Reservation, recorded bool) string {
+	user := a.request.User
+	if a.confirmed == nil {
+		if recorded && !a.unknown {
+			return fmt.Sprintf("recorded %s as sold, but %s was never told so", sale.ID, user)
+		}
+		return ""
+	}
+	left := a.confirmed.Qty - a.refunded
+	switch {
+	case !recorded && (left == 0 || a.unsure):
+		return ""
+	case !recorded:
+		return fmt.Sprintf("told %s that %s is sold, but it was not recorded", user, a.confirmed.ID)
+	case left == 0:
+		return fmt.Sprintf("told %s that %s is refunded, but recorded was a sale of %d", user, a.confirmed.ID, sale.Qty)
+	case sale.ID != a.confirmed.ID || sale.Qty > left || sale.Qty < left && !a.unsure:
+		return fmt.Sprintf("told %s that %s is sold with %d units, but recorded was %s with %d", user, a.confirmed.ID, left, sale.ID, sale.Qty)
+	}
+	return ""
 }

@@ -27,12 +27,13 @@ type Book struct {
 
 // Counts are the answers given.
 type Counts struct {
-	Requests int64                // calls made: reserve, confirm, release
+	Requests int64                // calls made: reserve, confirm, release, refund
 	Accepted int64                // holds granted; a replay is not counted again
 	Replayed int64                // answers that only repeated what already was so
 	Refused  map[fault.Code]int64 // by code, trouble with servers included
 	Released int64                // holds given back whole
 	Sold     int64                // units whose confirmation was acknowledged
+	Refunded int64                // units of these, whose refund was acknowledged
 }
 
 // Latency is how long users waited for the answer to a reserve call, in seconds.
@@ -55,7 +56,9 @@ type attempt struct {
 	grants    int               // answers that were no replay
 	confirmed *drop.Reservation // as acknowledged first
 	released  bool
-	unknown   bool // a confirmation was sent and no clear answer came
+	refunded  int64 // units
+	unknown   bool  // a confirmation was sent and no clear answer came
+	unsure    bool  // a refund was sent and no clear answer came
 }
 
 func newBook(lots []drop.Definition) *Book {
@@ -94,7 +97,7 @@ func latency(h *hdrhistogram.Histogram) Latency {
 func (b *Book) progress() Progress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := Progress{Requests: b.count.Requests, Accepted: b.count.Accepted, Sold: b.count.Sold}
+	p := Progress{Requests: b.count.Requests, Accepted: b.count.Accepted, Sold: b.count.Sold, Accept: latency(b.accept), Refuse: latency(b.refuse)}
 	for _, n := range b.count.Refused {
 		p.Refused += n
 	}
@@ -168,18 +171,29 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 		switch {
 		case fault.Is(err, fault.NotFound):
 			b.wrong("%s: granted, but no longer known", r.ID)
-		case r.Action == drop.ActConfirm && fault.ExitOf(err) != fault.ExitRefused:
+		case fault.ExitOf(err) == fault.ExitRefused:
+		case r.Action == drop.ActConfirm:
 			a.unknown = true
+		case r.Action == drop.ActRefund:
+			a.unsure = true
 		}
 		return
 	}
 	if out.Replayed {
 		b.count.Replayed++
 	}
-	if r.Action == drop.ActConfirm {
+	switch r.Action {
+	case drop.ActConfirm:
 		b.confirmed(a, r, out)
-		return
+	case drop.ActRefund:
+		b.refunded(a, r, out.Reservation)
+	default:
+		b.released(a, r, out)
 	}
+}
+
+// released holds an acknowledged release against everything said before.
+func (b *Book) released(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 	if a.confirmed != nil {
 		b.wrong("%s: released after it was sold", r.ID)
 	}
@@ -187,6 +201,18 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 		b.count.Released++
 		a.released = true
 	}
+}
+
+// refunded holds an acknowledged refund against everything said before.
+func (b *Book) refunded(a *attempt, r drop.SettleRequest, res drop.Reservation) {
+	if a.confirmed == nil && !a.unknown {
+		b.wrong("%s: refunded, but never sold", r.ID)
+	}
+	if res.Refunded < a.refunded || r.Total >= 0 && res.Refunded != r.Total {
+		b.wrong("%s: the refund of %d units was answered with %d refunded", r.ID, r.Total, res.Refunded)
+	}
+	b.count.Refunded += res.Refunded - a.refunded
+	a.refunded = res.Refunded
 }
 
 // confirmed holds an acknowledged confirmation against everything said before.

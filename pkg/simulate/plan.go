@@ -1,120 +1,144 @@
 package simulate
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 )
 
-// plan is everything one user will do. It depends on seed and user alone, never on an answer, so that a run
-// can be repeated with the same decisions.
+// A user's decisions depend on the scenario, its seed and the user alone, never on an answer or on when it came, so that a
+// run can be repeated with the same decisions. They are drawn anew wherever they are needed, which is cheaper than keeping
+// those of a million people.
+
+// maxLateHold bounds holds that somebody lets pass in order to pay too late: nobody waits longer just for that.
+const maxLateHold = 10 * time.Second
+
+// afterDeadline is how much later than the deadline a late payment comes.
+const afterDeadline = 200 * time.Millisecond
+
+// plan is everything one user will do in one attempt to buy.
 type plan struct {
-	user   string
-	arrive time.Duration // after the start
-	visits []visit       // in order, until the user is satisfied
+	lot       drop.LotID
+	qty       int64
+	hold      time.Duration // 0: the lot's own
+	patience  time.Duration
+	insist    int64
+	pause     time.Duration // between two of these
+	fresh     bool
+	double    bool
+	reload    bool
+	mistake   bool
+	think     time.Duration // between the hold and its ending
+	paying    time.Duration // all attempts to pay together
+	ending    ending
+	payTwice  bool
+	regret    bool
+	refund    int64 // units; -1: all, 0: none
+	refundIn  time.Duration
+	satisfied bool
 }
 
-// ending is what a user does with a hold.
-type ending int
+// who is one user: the n-th of a crowd.
+type who struct{ crowd, n int32 }
 
-const (
-	pay      ending = iota
-	payPart         // for fewer units than are held
-	payLate         // after the deadline
-	giveBack        // all of it
-	giveSome        // keep one, then pay for it
-	abandon         // never come back: the hold expires
-)
-
-// visit is one attempt to buy, under one key.
-type visit struct {
-	lot         drop.LotID
-	late        drop.Late // of the lot
-	key         string
-	qty         int64
-	hold        time.Duration // 0: the lot's own
-	doubleClick bool          // send the request twice at once
-	insist      int           // how often a refusal is answered with the same request again
-	again       bool          // send it once more when it was accepted: a reload of the page
-	changeMind  bool          // send the same key with another quantity: a mistake of the shop's page
-	think       time.Duration // between holding and ending, and between repetitions
-	ending      ending
-	payTwice    bool // send the payment twice at once
-	regret      bool // try to release what was paid for
-	satisfied   bool // go home after a purchase
+// draw returns what the decisions of a user are drawn from: of visit 1, 2, …, or 0 for those about the user as a whole.
+func (s *Scenario) draw(w who, visit int) *rand.Rand {
+	return rand.New(rand.NewPCG(s.Seed, uint64(w.crowd+1)<<48|uint64(w.n)<<16|uint64(visit)))
 }
 
-// maxVisits bounds the visits of a user.
-const maxVisits = 4
+func (s *Scenario) userName(w who) string { return fmt.Sprintf("%s-%05d", s.Crowds[w.crowd].Name, w.n) }
 
-// planOf draws the plan of user i.
-func planOf(o Options, i int) plan {
-	rng := rand.New(rand.NewPCG(o.Seed, uint64(i)+1))
-	p := plan{user: fmt.Sprintf("user-%05d", i), arrive: arrival(rng, o.Arrive)}
-	for n := range 1 + rng.IntN(maxVisits) {
-		lot := o.Lots[popular(rng, len(o.Lots))]
-		v := visit{
-			lot: lot.Lot, late: lot.Late, key: fmt.Sprintf("cart-%d", n+1),
-			qty: quantity(rng), doubleClick: chance(rng, 0.10), insist: rng.IntN(3), again: chance(rng, 0.12), changeMind: chance(rng, 0.02),
-			think: between(rng, 100*time.Millisecond, 1500*time.Millisecond), ending: endingOf(rng),
-			payTwice: chance(rng, 0.10), regret: chance(rng, 0.03), satisfied: chance(rng, 0.6),
+// comes draws when a user comes, after the start, and how often they will try to buy.
+func (s *Scenario) comes(w who) (at time.Duration, visits int) {
+	c, rng := &s.Crowds[w.crowd], s.draw(w, 0)
+	visits = int(between(rng, c.Visits))
+	switch a := c.Arrive; {
+	case a.Curve == Replay:
+		return a.After + a.Times[int(w.n)%len(a.Times)], visits
+	case a.Curve == Ramp:
+		return a.After + time.Duration(math.Sqrt(rng.Float64())*float64(a.Within)), visits
+	case chance(rng, 0.5):
+		return a.After + between(rng, Range[time.Duration]{0, a.Within / 5}), visits
+	default:
+		return a.After + between(rng, Range[time.Duration]{a.Within / 5, a.Within}), visits
+	}
+}
+
+// plan draws what a user does in visit 1, 2, ….
+func (s *Scenario) plan(w who, visit int) plan {
+	c, rng := &s.Crowds[w.crowd], s.draw(w, visit)
+	lot := s.wanted(rng, c)
+	p := plan{
+		lot: lot.Lot, qty: between(rng, c.Qty.pick(rng)),
+		patience: between(rng, c.Patience), insist: between(rng, c.Insist), pause: between(rng, c.Pause), fresh: c.Fresh,
+		double: chance(rng, c.DoubleClick), reload: chance(rng, c.Reload), mistake: chance(rng, c.Mistake),
+		think: between(rng, c.Think), ending: c.Endings.pick(rng), payTwice: chance(rng, c.PayTwice), regret: chance(rng, c.Regret),
+		refundIn: between(rng, c.RefundIn), satisfied: chance(rng, c.Satisfied),
+	}
+	if chance(rng, c.OwnHold) {
+		p.hold = between(rng, c.Hold).Truncate(time.Millisecond)
+	}
+	if chance(rng, c.Refund) {
+		p.refund = -1
+		if p.qty > 1 && chance(rng, 0.5) {
+			p.refund = 1
 		}
-		if chance(rng, 0.10) {
-			v.hold = between(rng, time.Second, 3*time.Second).Truncate(time.Millisecond)
-		}
-		p.visits = append(p.visits, v)
+	}
+	p.pays(rng, c)
+	if held := cmp.Or(p.hold, lot.Hold); p.ending == payLate && held > maxLateHold {
+		p.ending = abandon
 	}
 	return p
 }
 
-// arrival is soon after the start for most: half of them come in the first fifth of the time.
-func arrival(rng *rand.Rand, within time.Duration) time.Duration {
-	if chance(rng, 0.5) {
-		return between(rng, 0, within/5)
-	}
-	return between(rng, within/5, within)
-}
-
-// popular picks a lot: the first ones of the list are wanted most, the last ones still now and then.
-func popular(rng *rand.Rand, n int) int {
-	if chance(rng, 0.25) {
-		return rng.IntN(n)
-	}
-	x := rng.Float64()
-	return int(x * x * float64(n))
-}
-
-func quantity(rng *rand.Rand) int64 {
-	switch x := rng.Float64(); {
-	case x < 0.65:
-		return 1
-	case x < 0.90:
-		return 2
-	default:
-		return 3 + rng.Int64N(3)
-	}
-}
-
-func endingOf(rng *rand.Rand) ending {
-	x := rng.Float64()
-	for _, e := range []struct {
-		ending ending
-		share  float64
-	}{{pay, 0.60}, {payPart, 0.07}, {payLate, 0.10}, {giveBack, 0.08}, {giveSome, 0.05}} {
-		if x -= e.share; x < 0 {
-			return e.ending
+// pays draws how long paying takes, and whether it succeeds in the end.
+func (p *plan) pays(rng *rand.Rand, c *Crowd) {
+	for range c.Attempts {
+		p.paying += between(rng, c.Payment)
+		if !chance(rng, c.Declined) {
+			return
 		}
 	}
-	return abandon
+	if p.ending != abandon {
+		p.ending = giveBack
+	}
+}
+
+// wanted draws a lot: of those the crowd wants, or the first ones of the list most and the last ones still now and then.
+func (s *Scenario) wanted(rng *rand.Rand, c *Crowd) drop.Definition {
+	if len(c.Wants) > 0 {
+		return s.Lots[c.Wants.pick(rng)]
+	}
+	if chance(rng, 0.25) {
+		return s.Lots[rng.IntN(len(s.Lots))]
+	}
+	x := rng.Float64()
+	return s.Lots[int(x*x*float64(len(s.Lots)))]
+}
+
+func (cs Choices[T]) pick(rng *rand.Rand) T {
+	sum := 0.0
+	for _, c := range cs {
+		sum += c.Weight
+	}
+	x := rng.Float64() * sum
+	for _, c := range cs {
+		if x -= c.Weight; x < 0 {
+			return c.Value
+		}
+	}
+	return cs[len(cs)-1].Value
 }
 
 func chance(rng *rand.Rand, p float64) bool { return rng.Float64() < p }
 
-func between(rng *rand.Rand, from, to time.Duration) time.Duration {
-	if to <= from {
-		return from
+func between[T int64 | time.Duration](rng *rand.Rand, r Range[T]) T {
+	if r.To <= r.From {
+		return r.From
 	}
-	return from + time.Duration(rng.Int64N(int64(to-from)))
+	return r.From + T(rng.Int64N(int64(r.To-r.From)+1))
 }

@@ -2,15 +2,17 @@ package simulate
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"os"
-	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
@@ -18,22 +20,43 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
 
-// sampleLots are the lots of the file that ships with dropctl.
-func sampleLots(t testing.TB) []drop.Definition {
+// shipped returns a scenario that ships, with so many users.
+func shipped(t testing.TB, name string, users int) Scenario {
 	t.Helper()
-	rows, err := seed.Read(bytes.NewReader(LotsCSV), seed.Input{Name: "lots.csv", Format: seed.CSV})
+	text, read, ok := ShippedText(name)
+	if !ok {
+		t.Fatalf("%s does not ship", name)
+	}
+	s, err := Parse(Source{Name: name, Text: text, Read: read, Lots: seedLots})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lots []drop.Definition
-	for _, r := range rows {
-		lots = append(lots, r.Definition.WithDefaults())
+	if users > 0 {
+		s = s.Scaled(users)
 	}
-	return lots
+	return s
 }
 
-func TestSampleLotsDifferInSizeAndRules(t *testing.T) {
-	lots := sampleLots(t)
+// seedLots reads lots as dropctl seed does.
+func seedLots(file string, text []byte) ([]drop.Definition, []Problem) {
+	format, err := seed.FormatOf(cmp.Or(file, ".yaml"), "")
+	if err != nil {
+		return nil, []Problem{{Line: 1, Message: err.Error()}}
+	}
+	rows, err := seed.Read(bytes.NewReader(text), seed.Input{Name: file, Format: format})
+	var problems []Problem
+	for _, p := range seed.Problems(err) {
+		problems = append(problems, Problem(p))
+	}
+	var lots []drop.Definition
+	for _, r := range rows {
+		lots = append(lots, r.Definition)
+	}
+	return lots, problems
+}
+
+func TestTheDemosLotsDifferInSizeAndRules(t *testing.T) {
+	lots := shipped(t, Demo, 0).Lots
 	if len(lots) < 20 {
 		t.Errorf("%d lots, want at least 20", len(lots))
 	}
@@ -55,30 +78,6 @@ func TestSampleLotsDifferInSizeAndRules(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedMakesTheSameDecisions(t *testing.T) {
-	o := Options{Users: 200, Seed: 7, Lots: sampleLots(t), Arrive: time.Second}
-	other := o
-	other.Seed = 8
-	differs := false
-	endings := map[ending]bool{}
-	for i := range o.Users {
-		p := planOf(o, i)
-		if !reflect.DeepEqual(p, planOf(o, i)) {
-			t.Fatalf("user %d decides differently the second time", i)
-		}
-		differs = differs || !reflect.DeepEqual(p, planOf(other, i))
-		for _, v := range p.visits {
-			endings[v.ending] = true
-		}
-	}
-	if !differs {
-		t.Error("another seed makes the same decisions")
-	}
-	if len(endings) != 6 {
-		t.Errorf("only %d kinds of endings occur", len(endings))
-	}
-}
-
 // deaf is an engine that never answers.
 type deaf struct{}
 
@@ -93,10 +92,14 @@ func (deaf) Settle(ctx context.Context, _ drop.SettleRequest) (drop.Outcome, err
 }
 
 func TestARehearsalStopsWhenItIsTold(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context())
-	o := Options{Users: 50, Lots: sampleLots(t), Arrive: time.Hour, Progress: func(Progress) { stop() }}
-	if _, err := Run(ctx, deaf{}, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want the context's error", err)
+	why := errors.New("enough")
+	ctx, stop := context.WithCancelCause(t.Context())
+	if _, err := Run(ctx, deaf{}, shipped(t, Demo, 50), Options{Progress: func(Progress) { stop(why) }}); !errors.Is(err, why) {
+		t.Errorf("got %v, want why it was stopped", err)
+	}
+	fails := Options{Beside: func(context.Context) error { return why }}
+	if book, err := Run(t.Context(), deaf{}, shipped(t, Demo, 50), fails); !errors.Is(err, why) || book == nil {
+		t.Errorf("got %v, want the error of what ran beside", err)
 	}
 }
 
@@ -113,20 +116,33 @@ func TestARehearsalMeetsEveryAnswerAndKeepsEveryPromise(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	var last Progress
-	o := Options{Users: 600, Seed: 42, Lots: sampleLots(t), Arrive: 500 * time.Millisecond, Progress: func(p Progress) { last = p }}
-	for i := range o.Lots {
-		o.Lots[i].Stock = min(o.Lots[i].Stock, 40) // few users, so that lots sell out
-		if o.Lots[i].Hold < time.Minute {
-			o.Lots[i].Hold = 1500 * time.Millisecond
+	scenario := shipped(t, Demo, 600)
+	scenario.Seed, scenario.Crowds[0].Arrive.Within = 42, 500*time.Millisecond
+	scenario.Crowds[0].Refund = 0.2
+	for i := range scenario.Lots {
+		lot := &scenario.Lots[i]
+		lot.Stock = min(lot.Stock, 40) // few users, so that lots sell out
+		if lot.Hold < time.Minute {
+			lot.Hold = 1500 * time.Millisecond
 		}
-		if err := s.Load(t.Context(), stock.LoadRequest{Definition: o.Lots[i], Epoch: 1, Actor: "test", Reason: "seed"}); err != nil {
+		if err := s.Load(t.Context(), stock.LoadRequest{Definition: *lot, Epoch: 1, Actor: "test", Reason: "seed"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	book, err := Run(t.Context(), s, o)
+	var last Progress
+	var besides atomic.Int32
+	o := Options{Progress: func(p Progress) { last = p }, Beside: func(ctx context.Context) error {
+		besides.Add(1)
+		<-ctx.Done()
+		besides.Add(1)
+		return ctx.Err()
+	}}
+	book, err := Run(t.Context(), s, scenario, o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if besides.Load() != 2 {
+		t.Error("what runs beside did not end with the last user")
 	}
 	broken, err := book.Audit(t.Context(), redisAsLedger{s})
 	if err != nil {
@@ -145,10 +161,10 @@ func TestARehearsalMeetsEveryAnswerAndKeepsEveryPromise(t *testing.T) {
 			t.Errorf("nobody met %s: %v", code, c.Refused)
 		}
 	}
-	if last.Users != int64(o.Users) || last.Gone != last.Users || last.Requests != c.Requests || last.Sold != c.Sold {
+	if last.Users != 600 || last.Gone != last.Users || last.Requests != c.Requests || last.Sold != c.Sold {
 		t.Errorf("the last progress was %+v, the counts are %+v", last, c)
 	}
-	if c.Accepted == 0 || c.Replayed == 0 || c.Released == 0 || c.Sold == 0 {
+	if c.Accepted == 0 || c.Replayed == 0 || c.Refunded == 0 || c.Released == 0 || c.Sold == 0 {
 		t.Errorf("counts: %+v", c)
 	}
 	accept, refuse := book.Latencies()
@@ -165,6 +181,8 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 	hold := drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Held, Qty: 1, Deadline: now.Add(time.Minute)}, Now: now}
 	confirm := drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: "p"}
 	sold := drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Confirmed, Qty: 1, Ref: "p"}, Now: now}
+	refund := drop.SettleRequest{ID: id, Action: drop.ActRefund, Total: -1}
+	back := drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Refunded, Qty: 0, Refunded: 1}, Now: now}
 	with := func(o drop.Outcome, change func(*drop.Outcome)) drop.Outcome { change(&o); return o }
 	for name, c := range map[string]struct {
 		happens  func(*Book)
@@ -193,6 +211,12 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 			b.settled(confirm, with(sold, func(o *drop.Outcome) { o.Now = now.Add(time.Hour) }), nil)
 		},
 			[]drop.Reservation{sold.Reservation}, "after its deadline"},
+		"money came back":  {func(b *Book) { b.settled(confirm, sold, nil); b.settled(refund, back, nil) }, nil, ""},
+		"a refund is lost": {func(b *Book) { b.settled(confirm, sold, nil); b.settled(refund, back, nil) }, []drop.Reservation{sold.Reservation}, "is refunded, but recorded was a sale"},
+		"a refund is unsure": {func(b *Book) {
+			b.settled(confirm, sold, nil)
+			b.settled(refund, drop.Outcome{}, fault.New(fault.OutcomeUnknown, ""))
+		}, nil, ""},
 		"given back and sold": {func(b *Book) {
 			b.settled(drop.SettleRequest{ID: id, Action: drop.ActRelease}, hold, nil)
 			b.settled(confirm, sold, nil)
@@ -239,7 +263,7 @@ func TestTheSummaryIsBrokenIfAnyUnitIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := good
 			c.change(&l)
-			s := b.Summarise(Options{}, []LotEnd{l}, c.broken)
+			s := b.Summarise(Scenario{}, []LotEnd{l}, c.broken)
 			if s.Verdict != c.want || (s.Err() == nil) != (c.want == "ok") {
 				t.Errorf("verdict %s, error %v; want %s", s.Verdict, s.Err(), c.want)
 			}

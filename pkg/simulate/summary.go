@@ -9,7 +9,7 @@ import (
 
 // Summary is the outcome of a rehearsal: what the users were told, what is recorded, and whether they agree.
 type Summary struct {
-	Verdict       string               `json:"verdict" table:"VERDICT"` // ok or broken
+	Verdict       string               `json:"verdict" table:"VERDICT"` // ok, broken, or none: it was interrupted and not audited
 	Oversold      int64                `json:"oversold_units" table:"OVERSOLD UNITS"`
 	Unaccounted   int64                `json:"unaccounted_units" table:"UNACCOUNTED UNITS"`
 	Requests      int64                `json:"requests" table:"REQUESTS"`
@@ -18,10 +18,12 @@ type Summary struct {
 	Replayed      int64                `json:"replayed" table:"REPLAYED"`
 	Expired       int64                `json:"expired" table:"EXPIRED"`
 	Released      int64                `json:"released" table:"RELEASED"`
-	SoldUnits     int64                `json:"sold_units" table:"SOLD UNITS"`
+	Refunded      int64                `json:"refunded_units" table:"REFUNDED UNITS"`
+	SoldUnits     int64                `json:"sold_units" table:"SOLD UNITS"` // less what was refunded, as in the ledger
 	LedgerUnits   int64                `json:"ledger_units" table:"LEDGER UNITS"`
 	AcceptLatency Latency              `json:"accept_latency_seconds" table:"ACCEPT LATENCY"`
 	RefuseLatency Latency              `json:"refuse_latency_seconds" table:"REFUSE LATENCY"`
+	Scenario      string               `json:"scenario" table:"SCENARIO"`
 	Users         int                  `json:"users" table:"USERS"`
 	Seed          uint64               `json:"seed" table:"SEED"`
 	Took          time.Duration        `json:"took_seconds" table:"TOOK"` // the rehearsal itself, without what follows
@@ -51,12 +53,10 @@ func (l LotEnd) unaccounted() int64 {
 	return max(n, -n)
 }
 
-// Summarise adds up a rehearsal. broken are the promises that the audit found not kept.
-func (b *Book) Summarise(o Options, lots []LotEnd, broken []string) Summary {
-	c := b.Counts()
-	s := Summary{Verdict: "ok", Requests: c.Requests, Accepted: c.Accepted, Refused: c.Refused, Replayed: c.Replayed, Released: c.Released,
-		Users: o.Users, Seed: o.Seed, Took: b.Took, Broken: append([]string{}, broken...), Lots: append([]LotEnd{}, lots...)}
-	s.AcceptLatency, s.RefuseLatency = b.Latencies()
+// Summarise adds up a run that was audited. broken are the promises that the audit found not kept.
+func (b *Book) Summarise(of Scenario, lots []LotEnd, broken []string) Summary {
+	s := b.counted(of)
+	s.Verdict, s.Broken, s.Lots = "ok", append(s.Broken, broken...), append(s.Lots, lots...)
 	for _, l := range lots {
 		s.Oversold += l.oversold()
 		s.Unaccounted += l.unaccounted()
@@ -73,9 +73,30 @@ func (b *Book) Summarise(o Options, lots []LotEnd, broken []string) Summary {
 	return s
 }
 
+// SoFar adds up a run that was interrupted: what the users were told. Only a broken promise makes a verdict then.
+func (b *Book) SoFar(of Scenario) Summary {
+	s := b.counted(of)
+	s.Verdict, s.SoldUnits = "none", b.Counts().Sold-s.Refunded
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.Broken = append(s.Broken, b.violations...); len(s.Broken) > 0 {
+		s.Verdict = string(fault.Broken)
+	}
+	return s
+}
+
+// counted is a summary of what was counted.
+func (b *Book) counted(of Scenario) Summary {
+	c := b.Counts()
+	s := Summary{Requests: c.Requests, Accepted: c.Accepted, Refused: c.Refused, Replayed: c.Replayed, Released: c.Released, Refunded: c.Refunded,
+		Scenario: of.Name, Users: of.Users(), Seed: of.Seed, Took: b.Took, Broken: []string{}, Lots: []LotEnd{}}
+	s.AcceptLatency, s.RefuseLatency = b.Latencies()
+	return s
+}
+
 // Err is nil if every guarantee held, else what ends the command.
 func (s Summary) Err() error {
-	if s.Verdict == "ok" {
+	if s.Verdict != string(fault.Broken) {
 		return nil
 	}
 	return fault.New(fault.Broken, "a guarantee is broken: %d units oversold, %d unaccounted for, %d sold and %d recorded, %d promises not kept",

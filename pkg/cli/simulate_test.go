@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/simulate"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// trigger does something once when a text is written to it.
+type trigger struct {
+	on   string
+	do   func()
+	once sync.Once
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (w *trigger) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(b)
+	if strings.Contains(w.text.String(), w.on) {
+		w.once.Do(w.do)
+	}
+	return len(b), nil
+}
+
+func TestAnInterruptedSimulationPrintsWhatItHasAndLeavesNothingRunning(t *testing.T) {
+	testkit.Long(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	before := children(t)
+	var out bytes.Buffer
+	errs := &trigger{on: " gone ", do: func() { cancel(fault.New(fault.Interrupted, "interrupted")) }} // users are at it
+	args := []string{"simulate", "truffle-lot", "--users", "500"}
+	getenv := func(name string) string { return map[string]string{"DROPCTL_CONFIG": "none"}[name] }
+	a := newApp(args, Streams{In: strings.NewReader(""), Out: &out, Err: errs, Getenv: getenv})
+	exit := a.execute(ctx, newRoot(a), args)
+	if exit != int(fault.ExitInterrupted) {
+		t.Errorf("exit %d\n%s", exit, errs.text.String())
+	}
+	for _, want := range []string{"VERDICT\tnone", "REQUESTS\t", "USERS\t500"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not print %q: %s", want, out.String())
+		}
+	}
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return children(t) <= before, "child processes are left" })
+}
+
+func TestScenariosAreListedPrintedAndCompleted(t *testing.T) {
+	if r := run(t, nil, "simulate", "--list", "-o", "name"); r.exit != 0 || r.out != "sneaker-raid\nticket-drop\ntruffle-lot\n" {
+		t.Errorf("exit %d: %s%s", r.exit, r.out, r.err)
+	}
+	r := run(t, nil, "simulate", "--print", "truffle-lot")
+	if r.exit != 0 || !strings.Contains(r.out, "\ncrowds:\n") {
+		t.Fatalf("exit %d: %s%s", r.exit, r.out, r.err)
+	}
+	// What was printed is a scenario, whose lots are found although their file is not there.
+	path := filepath.Join(t.TempDir(), "mine.yaml")
+	if err := os.WriteFile(path, []byte(r.out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := newApp(nil, Streams{In: strings.NewReader(r.out), Out: &bytes.Buffer{}, Err: &bytes.Buffer{}, Getenv: func(string) string { return "" }})
+	for _, name := range []string{path, "-"} {
+		if s, err := a.readScenario(name); err != nil || len(s.Lots) < 20 || s.Users() != 10_000 {
+			t.Errorf("%s: %d lots, %d users, %v", name, len(s.Lots), s.Users(), err)
+		}
+		a.in = strings.NewReader(r.out)
+	}
+	if r := run(t, nil, "__complete", "simulate", "t"); !strings.Contains(r.out, "ticket-drop\ntruffle-lot\n:0\n") {
+		t.Errorf("completion offers %s", r.out)
+	}
+}
+
+// Nothing can be started here: whoever gets to that answers with something else.
+func TestAScenarioIsCheckedBeforeAnythingStarts(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	path := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(path, []byte("lots: [{lot: hat, stock: 1}]\ncrowds:\n  fan: {users: 1, think: 5, seeed: 1}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"simulate":                         "SCENARIO is missing",
+		"simulate sneaker-rade":            "did you mean sneaker-raid?",
+		"simulate ./gone.yaml":             "cannot be read",
+		"simulate --print gone":            "no scenario",
+		"simulate --list truffle-lot":      "--list goes alone",
+		"simulate truffle-lot --users 0":   "out of range",
+		"simulate truffle-lot --seed -1":   "invalid",
+		"simulate " + path:                 "bad.yaml:3:26: crowds.fan.think",
+		"simulate " + path + " --users 10": "bad.yaml:3:29: crowds.fan.seeed: unknown field",
+	} {
+		if r := run(t, nil, strings.Fields(args)...); r.exit != 2 || r.out != "" || !strings.Contains(r.err, want) {
+			t.Errorf("%s: exit %d, %s%s; want %s", args, r.exit, r.out, r.err, want)
+		}
+	}
+	var e struct {
+		Details struct{ Problems []simulate.Problem }
+	}
+	r := run(t, nil, "simulate", path, "-o", "json")
+	if err := json.Unmarshal([]byte(r.err), &e); err != nil || len(e.Details.Problems) != 2 || e.Details.Problems[0].Line != 3 {
+		t.Errorf("%v: %s", err, r.err)
+	}
+}
