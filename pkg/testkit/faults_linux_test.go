@@ -63,7 +63,13 @@ func TestPowerLossTakesTheUnsyncedTail(t *testing.T) {
 	r := Redis(t, lab.RedisOptions{Fsync: "everysec", Under: Faulty(t)})
 	do(t, r, "SET", "bottles", "1")
 	const log = "appendonly.aof.1.incr.aof"
-	synced := func() int64 { return readControl(t, r.Dir()).synced(log) }
+	synced := func() int64 {
+		n, err := r.Synced(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
 	Eventually(t, 30*time.Second, func() (bool, string) { return synced() > 0, "the first write is not synced" })
 
 	// Right after a sync there is a second until the next.

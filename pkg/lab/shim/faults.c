@@ -1,6 +1,6 @@
 /*
  * Loaded into a server before the C library (LD_PRELOAD), it moves the server's wall clock and remembers how much of
- * each append-only file has reached the disk. It shares the file named by DROPCTL_FAULTS with the test (faults.go).
+ * each append-only file has reached the disk. It shares the file named by DROPCTL_FAULTS with us (shim.go).
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,7 +19,7 @@
 #define FILES 64
 #define NAME 56
 
-/* The layout is known to faults.go. Unused entries have an empty name. */
+/* The layout is known to shim.go. Unused entries have an empty name. */
 struct control {
 	int64_t clock_ns; /* what the wall clock is ahead */
 	struct { char name[NAME]; int64_t length; } synced[FILES];
