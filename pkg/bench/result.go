@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/fault"
+)
+
+// ResultVersion is the version of the format of results. It changes when a reader of the old one would misread the new one;
+// a field more does not change it.
+const ResultVersion = 1
+
+// The words of a result that others look for.
+const (
+	OpenLoop   = "open"
+	ClosedLoop = "closed"
+
+	AuditOK     = "ok"
+	AuditBroken = "broken"
+	AuditNone   = "none" // nobody looked
+)
+
+// Result is what one run found. It is the JSON of `bench engine` and `bench http`, what `bench report` reads, and a model's
+// round in `bench compare`. ReadResults reads it again.
+type Result struct {
+	Version     int                  `json:"version"`                                // of this format: ResultVersion
+	Target      string               `json:"target" table:"TARGET,name"`             // engine, http, or a model's name
+	Mix         string               `json:"mix" table:"MIX"`                        // accept, sold-out, churn, full
+	Loop        string               `json:"loop" table:"LOOP"`                      // OpenLoop or ClosedLoop
+	Users       int                  `json:"users" table:"USERS"`                    // closed loop: callers; open loop: the most in flight
+	Began       time.Time            `json:"began" table:"BEGAN,wide"`               // the measured span
+	Took        Span                 `json:"took_seconds" table:"TOOK"`              // the measured span
+	Offered     float64              `json:"offered_per_second" table:"OFFERED/S"`   // open loop: as asked for; closed loop: as achieved
+	Achieved    float64              `json:"achieved_per_second" table:"ACHIEVED/S"` // accepts and refusals
+	Dropped     int64                `json:"dropped" table:"DROPPED"`                // never sent, since too many were in flight
+	Behind      bool                 `json:"behind" table:"BEHIND,ifset"`            // the rate was missed by more than 1 %
+	Accepted    Latency              `json:"accepted" table:"ACCEPTED"`              // accepts and refusals are counted apart: a refusal
+	Refused     Latency              `json:"refused" table:"REFUSED"`                // is quicker, and many of them would make any figure look good
+	Seconds     []Second             `json:"seconds"`                                // the measured span, second by second
+	Errors      map[fault.Code]int64 `json:"errors" table:"ERRORS,ifset"`            // neither accepted nor refused by a rule
+	Redis       RedisCost            `json:"redis" table:"REDIS"`
+	Postgres    PostgresCost         `json:"postgres" table:"POSTGRESQL"`
+	Batch       *Batch               `json:"batch" table:"BATCH"` // null where the target does not tell
+	Audit       Audit                `json:"audit" table:"AUDIT"`
+	Thresholds  []Threshold          `json:"thresholds" table:"THRESHOLDS"`
+	Interrupted bool                 `json:"interrupted" table:"INTERRUPTED,ifset"` // it holds what was measured until then
+}
+
+// Second is one second of a run, the last one perhaps shorter.
+type Second struct {
+	Second   int     `json:"second" table:"SECOND"` // from 1
+	Offered  int64   `json:"offered" table:"OFFERED"`
+	Dropped  int64   `json:"dropped" table:"DROPPED"`
+	Accepted Answers `json:"accepted" table:"ACCEPTED"`
+	Refused  Answers `json:"refused" table:"REFUSED"`
+	Errors   int64   `json:"errors" table:"ERRORS"`
+}
+
+// RedisCost is what a run cost of Redis, for each operation that was answered. What the server does not tell is nil.
+type RedisCost struct {
+	CPU       *Span              `json:"cpu_seconds_per_operation"`
+	Commands  *float64           `json:"commands_per_operation"` // those that scripts call included
+	ByCommand map[string]float64 `json:"by_command"`             // the same for each command, in lower case
+}
+
+// PostgresCost is what a run cost of PostgreSQL. What the server does not tell is nil.
+type PostgresCost struct {
+	CPU          *Span    `json:"cpu_seconds_per_operation"`       // of private servers on Linux alone
+	LockWait     *Span    `json:"lock_wait_seconds_per_operation"` // of all sessions together, sampled
+	Transactions *float64 `json:"transactions_per_operation"`
+	Rollbacks    *float64 `json:"rollbacks_per_operation"` // among the transactions
+}
+
+// Batch says how many operations went into one script call.
+type Batch struct {
+	P50 int64 `json:"p50"`
+	P99 int64 `json:"p99"`
+	Max int64 `json:"max"`
+}
+
+// Audit is what was found in the stores after a run.
+type Audit struct {
+	Verdict  string   `json:"verdict"`  // AuditOK, AuditBroken or AuditNone
+	Oversold int64    `json:"oversold"` // units
+	Leaked   int64    `json:"leaked"`   // units that are neither available, nor held, nor sold
+	Doubled  int64    `json:"doubled"`  // events or sales that are there twice
+	Findings []string `json:"findings"` // every broken promise in words
+}
+
+// Failed returns how many operations were neither accepted nor refused.
+func (r Result) Failed() (n int64) {
+	for _, each := range r.Errors {
+		n += each
+	}
+	return n
+}
+
+// Answered returns how many operations were accepted or refused.
+func (r Result) Answered() int64 { return r.Accepted.Count + r.Refused.Count }
+
+// Span is a duration that is written in seconds, exactly. (A time.Duration is written in milliseconds' precision, which is no
+// measure of a machine that answers within microseconds.)
+type Span time.Duration
+
+// MarshalJSON writes seconds.
+func (s Span) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(s).Seconds()) }
+
+// maxSpan is the longest span that is read; ten years are nobody's measurement.
+const maxSpan = 10 * 365 * 24 * time.Hour
+
+// UnmarshalJSON reads seconds.
+func (s *Span) UnmarshalJSON(text []byte) error {
+	var seconds float64
+	if err := json.Unmarshal(text, &seconds); err != nil {
+		return err
+	}
+	if seconds < 0 || seconds > maxSpan.Seconds() {
+		return wrongValue[Span]("a time out of range")
+	}
+	*s = Span(seconds*float64(time.Second) + 0.5)
+	return nil
+}
+
+// Cell writes it as people read it, in three digits or so.
+func (s Span) Cell() string {
+	d := time.Duration(s)
+	for unit := time.Nanosecond; unit < time.Second; unit *= 10 {
+		if d.Abs() < 1000*unit {
+			return fault.Duration(d.Round(unit))
+		}
+	}
+	return fault.Duration(d)
+}
+
+// Cell writes it for people.
+func (c RedisCost) Cell() string {
+	return join(said("cpu", c.CPU), saidNumber("commands", c.Commands))
+}
+
+// Cell writes it for people.
+func (c PostgresCost) Cell() string {
+	return join(said("cpu", c.CPU), said("lock waits", c.LockWait), saidNumber("transactions", c.Transactions), saidNumber("rolled back", c.Rollbacks))
+}
+
+// Cell writes it for people.
+func (b Batch) Cell() string { return fmt.Sprintf("p50 %d, p99 %d, max %d", b.P50, b.P99, b.Max) }
+
+func said(name string, s *Span) string {
+	if s == nil {
+		return ""
+	}
+	return name + " " + s.Cell()
+}
+
+func saidNumber(name string, n *float64) string {
+	if n == nil {
+		return ""
+	}
+	return name + " " + strconv.FormatFloat(*n, 'g', 3, 64)
+}
+
+// join joins what is said with commas, and says what it is counted for.
+func join(parts ...string) string {
+	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
+	if len(parts) == 0 {
+		return ""
+	}
+	return strings.Join(parts, ", ") + " an operation"
+}
