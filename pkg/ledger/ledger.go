@@ -27,6 +27,7 @@ type Options struct {
 	Application string        // what pg_stat_activity shows
 	MaxConns    int           // 0: 8
 	Timeout     time.Duration // of one statement; a call takes at most twice as long; 0: 15 s
+	Space       string        // keeps apart what is measured or rehearsed, see space.go; "": the shop itself
 }
 
 // DefaultTimeout bounds a statement where Options say nothing.
@@ -38,6 +39,7 @@ type Ledger struct {
 	locks        *pgxpool.Pool // for advisory locks, which are held while calls need connections too
 	timeout      time.Duration
 	target       string
+	class        int32 // first key of the advisory locks
 	installation Installation
 }
 
@@ -64,7 +66,7 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 		pool.Close()
 		return nil, failure(targetOf(cfg.ConnConfig), err, "connecting")
 	}
-	l := &Ledger{pool: pool, locks: locks, timeout: o.timeout(), target: targetOf(cfg.ConnConfig)}
+	l := &Ledger{pool: pool, locks: locks, timeout: o.timeout(), target: targetOf(cfg.ConnConfig), class: o.lockClass()}
 	if err := l.checkSchema(ctx); err != nil {
 		l.Close()
 		return nil, err
@@ -176,6 +178,10 @@ func (o Options) poolConfig() (*pgxpool.Config, error) {
 	set := cfg.ConnConfig.RuntimeParams
 	if o.Application != "" {
 		set["application_name"] = o.Application
+	}
+	if o.Space != "" {
+		set["search_path"] = pgx.Identifier{schemaOf(o.Space)}.Sanitize()
+		set["application_name"] = schemaOf(o.Space) // which says that the space is in use
 	}
 	set["statement_timeout"] = limit
 	set["lock_timeout"] = millisText(o.timeout() / 3)

@@ -9,11 +9,13 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Advisory lock numbers. The first key tells ours from other programs' locks in the same database.
+// Advisory lock numbers. The first key tells ours from other programs' locks in the same database, and those of a space
+// from those of the shop, which are the database's alike.
 const (
 	lockClass     = 0x64726f70 // "drop"
 	lockReconcile = 1
 	lockResend    = 2
+	lockSpaces    = 3
 	lockLotsBase  = 1000 // and lotLocks numbers from there
 	lotLocks      = 64
 
@@ -27,7 +29,7 @@ func (l *Ledger) LockLots(ctx context.Context, ids []drop.LotID) (unlock func(),
 		// A server has a limited number of locks, so lots share a few; a false conflict only waits.
 		_, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1, k) FROM (
 			SELECT DISTINCT $2::int + abs(hashtextextended(lot, 0) % $3)::int AS k FROM unnest($4::text[]) AS t(lot) ORDER BY k OFFSET 0) AS ordered`,
-			lockClass, lockLotsBase, lotLocks, texts(ids))
+			l.class, lockLotsBase, lotLocks, texts(ids))
 		if hasState(err, stateLockTimeout) {
 			return false, nil
 		}
@@ -39,7 +41,7 @@ func (l *Ledger) LockLots(ctx context.Context, ids []drop.LotID) (unlock func(),
 // another worker is at it.
 func (l *Ledger) LockResend(ctx context.Context) (unlock func(), err error) {
 	return l.lock(ctx, "another worker sends again what the ledger lacks", func(ctx context.Context, conn *pgxpool.Conn) (locked bool, err error) {
-		err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockClass, lockResend).Scan(&locked)
+		err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, l.class, lockResend).Scan(&locked)
 		return locked, err
 	})
 }

@@ -29,7 +29,7 @@ func (l *Ledger) StartRun(ctx context.Context, actor string, request any) (*Run,
 		return nil, fault.Wrap(fault.Failed, err, "a run's request is no JSON")
 	}
 	unlock, err := l.lock(ctx, "another reconcile run is under way", func(ctx context.Context, conn *pgxpool.Conn) (locked bool, err error) {
-		err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, lockClass, lockReconcile).Scan(&locked)
+		err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1, $2)`, l.class, lockReconcile).Scan(&locked)
 		return locked, err
 	})
 	if err != nil {
@@ -117,8 +117,8 @@ func (l *Ledger) Runs(ctx context.Context, limit int) ([]RunRecord, error) {
 	// The newest run is under way while somebody holds its lock.
 	rows, err := l.pool.Query(ctx, `SELECT id, actor, started_at, finished_at, verdict, request, CASE jsonb_typeof(report) WHEN 'object' THEN report - 'lots' ELSE report END,
 		finished_at IS NULL AND id = (SELECT max(id) FROM reconcile_runs) AND EXISTS (SELECT FROM pg_locks JOIN pg_database d ON d.oid = database
-			WHERE d.datname = current_database() AND locktype = 'advisory' AND classid = $2 AND objid = $3 AND objsubid = 2 AND granted)
-		FROM reconcile_runs ORDER BY id DESC LIMIT $1`, limit, lockClass, lockReconcile)
+			WHERE d.datname = current_database() AND locktype = 'advisory' AND classid = $2::bigint::oid AND objid = $3 AND objsubid = 2 AND granted)
+		FROM reconcile_runs ORDER BY id DESC LIMIT $1`, limit, uint32(l.class), lockReconcile)
 	if err != nil {
 		return nil, l.fail(err, "reading runs")
 	}

@@ -76,7 +76,7 @@ type shard struct {
 }
 
 func newShard(s *Stock, number int) *shard {
-	sh := &shard{stock: s, number: number, keys: keysOf(number)}
+	sh := &shard{stock: s, number: number, keys: keysOf(s.opt.prefix(), number)}
 	sh.sought.Store(-1)
 	sh.known.lane = &lane{stock: s}
 	return sh

@@ -113,7 +113,7 @@ func (s *Stock) anyOwner(ctx context.Context) (string, error) {
 	var mu sync.Mutex
 	var owner string
 	err := s.server.eachNode(ctx, func(n *redis.Client) error {
-		it := n.Scan(ctx, 0, "drop:{*}:meta", 1000).Iterator()
+		it := n.Scan(ctx, 0, s.opt.prefix()+":{*}:meta", 1000).Iterator()
 		for it.Next(ctx) {
 			found, err := n.HGet(ctx, it.Val(), "owner").Result()
 			if err != nil && !errors.Is(err, redis.Nil) {

@@ -16,8 +16,8 @@ type shardKeys struct {
 	prefix, meta, outbox, next, due, wake string
 }
 
-func keysOf(shard int) shardKeys {
-	p := "drop:{" + tag(shard) + "}:"
+func keysOf(prefix string, shard int) shardKeys {
+	p := prefix + ":{" + tag(shard) + "}:"
 	return shardKeys{prefix: p, meta: p + "meta", outbox: p + "outbox", next: p + "next", due: p + "due", wake: p + "wake"}
 }
 
@@ -82,7 +82,7 @@ func slot(tag string) uint16 {
 // lotOfKey returns the lot whose lot key this is, or "".
 func lotOfKey(key string) drop.LotID {
 	_, rest, ok := strings.Cut(key, "}:lot:")
-	if !ok || !strings.HasPrefix(key, "drop:{") {
+	if !ok {
 		return ""
 	}
 	lot, err := drop.ParseLotID(rest)

@@ -152,7 +152,7 @@ func (s *Stock) LotsOf(ctx context.Context, shards []int) ([]drop.LotID, error) 
 
 // scanLots lists the lots of one server; one may come twice.
 func (s *Stock) scanLots(ctx context.Context, node *redis.Client) (lots []drop.LotID, err error) {
-	it := node.Scan(ctx, 0, "drop:{*}:lot:*", 1000).Iterator()
+	it := node.Scan(ctx, 0, s.opt.prefix()+":{*}:lot:*", 1000).Iterator()
 	for it.Next(ctx) {
 		if lot := lotOfKey(it.Val()); lot != "" && s.shardOf(lot).keys.lot(lot) == it.Val() {
 			lots = append(lots, lot)

@@ -28,6 +28,7 @@ type Options struct {
 	DialTimeout    time.Duration // default 1s
 	Timeout        time.Duration // of one call on the wire; default 2s
 	Name           string        // client name; default dropctl
+	Space          string        // keeps apart what is measured or rehearsed, see space.go; "": the shop itself
 	Durability     string        // memory, disk or replicas=N; default memory
 	DurabilityWait time.Duration // how long a batch may wait for disk or replicas; default 1.5s, as everysec syncs once a second
 	AttestedFsync  string        // appendfsync as an operator vouches for it, believed where CONFIG is forbidden
@@ -86,6 +87,11 @@ func Open(o Options) (*Stock, error) {
 	o = o.withDefaults()
 	if o.Shards < 1 || o.Shards > MaxShards {
 		return nil, fault.New(fault.InvalidConfig, "shards is %d", o.Shards).WithField("shards").WithHint("use 1 to %d, the number the ledger was set up with", MaxShards)
+	}
+	if o.Space != "" {
+		if err := drop.CheckSpace(o.Space); err != nil {
+			return nil, err
+		}
 	}
 	lv, err := parseLevel(o.Durability)
 	if err != nil {
