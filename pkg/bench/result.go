@@ -41,6 +41,8 @@ type Result struct {
 	Behind      bool                 `json:"behind" table:"BEHIND,ifset"`            // the rate was missed by more than 1 %
 	Accepted    Latency              `json:"accepted" table:"ACCEPTED"`              // accepts and refusals are counted apart: a refusal
 	Refused     Latency              `json:"refused" table:"REFUSED"`                // is quicker, and many of them would make any figure look good
+	Lateness    Latency              `json:"lateness"`                               // open loop: from when operations were due until they were started, which is the generator's own doing
+	FirstError  error                `json:"-"`                                      // of those counted in Errors
 	Seconds     []Second             `json:"seconds"`                                // the measured span, second by second
 	Errors      map[fault.Code]int64 `json:"errors" table:"ERRORS,ifset"`            // neither accepted nor refused by a rule
 	Redis       RedisCost            `json:"redis" table:"REDIS"`
