@@ -69,14 +69,14 @@ func (r *run) apply(ctx context.Context) (_ []Row, err error) {
 			r.Progress("  round %d of %d, %s: %.0f events/s", round+1, r.Rounds, b.name, b.perSecond[len(b.perSecond)-1])
 		}
 	}
-	return applyRows(median(ours), baselines), nil
+	return applyRows(Median(ours), baselines), nil
 }
 
 func applyRows(ours float64, baselines []*baseline) []Row {
-	bar := atLeast("apply.over-row-by-row", 10, ours/median(baselines[0].perSecond), "times")
+	bar := AtLeast("apply.over-row-by-row", 10, ours/Median(baselines[0].perSecond), "times")
 	list := []Row{bar, info("apply.dropctl", ours, "events/s", fmt.Sprintf("one caller, %d events a call", applyBatch))}
 	for _, b := range baselines {
-		list = append(list, info("apply."+b.name, median(b.perSecond), "events/s", b.detail))
+		list = append(list, info("apply."+b.name, Median(b.perSecond), "events/s", b.detail))
 	}
 	return list
 }

@@ -87,26 +87,29 @@ type Row struct {
 	Detail   string   `json:"detail" table:"DETAIL,wide"`
 }
 
-func atLeast(bar string, required, measured float64, unit string) Row {
+// AtLeast is a bar for which more is better.
+func AtLeast(bar string, required, measured float64, unit string) Row {
 	ok := measured >= required
-	return Row{Bar: bar, Sense: "at least", Required: &required, Measured: digits(measured), Unit: unit, OK: &ok}
+	return Row{Bar: bar, Sense: "at least", Required: &required, Measured: Digits(measured), Unit: unit, OK: &ok}
 }
 
-func atMost(bar string, required, measured float64, unit string) Row {
+// AtMost is a bar for which less is better.
+func AtMost(bar string, required, measured float64, unit string) Row {
 	ok := measured <= required
-	return Row{Bar: bar, Sense: "at most", Required: &required, Measured: digits(measured), Unit: unit, OK: &ok}
+	return Row{Bar: bar, Sense: "at most", Required: &required, Measured: Digits(measured), Unit: unit, OK: &ok}
 }
 
-func aim(bar string, required, measured float64, unit string) Row {
-	return Row{Bar: bar, Sense: "aim", Required: &required, Measured: digits(measured), Unit: unit}
+// Aim is a bar that binds nobody.
+func Aim(bar string, required, measured float64, unit string) Row {
+	return Row{Bar: bar, Sense: "aim", Required: &required, Measured: Digits(measured), Unit: unit}
 }
 
 func info(bar string, measured float64, unit, detail string) Row {
-	return Row{Bar: bar, Measured: digits(measured), Unit: unit, Detail: detail}
+	return Row{Bar: bar, Measured: Digits(measured), Unit: unit, Detail: detail}
 }
 
-// digits keeps three digits: more would claim more than was measured.
-func digits(v float64) float64 {
+// Digits keeps three digits: more would claim more than was measured.
+func Digits(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
 	}
@@ -126,9 +129,12 @@ type Report struct {
 }
 
 // Err is nil if every bar was met, else what ends the command.
-func (r Report) Err() error {
+func (r Report) Err() error { return Missed(r.Rows) }
+
+// Missed names the bars that were not met; nil if there are none. Its code is fault.BarMissed.
+func Missed(rows []Row) error {
 	var missed []string
-	for _, row := range r.Rows {
+	for _, row := range rows {
 		if row.OK != nil && !*row.OK {
 			missed = append(missed, fmt.Sprintf("%s is %v %s, %s %v required", row.Bar, row.Measured, row.Unit, row.Sense, *row.Required))
 		}
@@ -195,7 +201,8 @@ func loadAverage() *float64 {
 	return nil
 }
 
-func median(values []float64) float64 {
+// Median returns the middle of the values, 0 if there are none.
+func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}

@@ -70,11 +70,11 @@ func TestMeasuresEverything(t *testing.T) {
 }
 
 func TestMissedBarsAreNamed(t *testing.T) {
-	met := Report{Rows: []Row{atLeast("speed", 2, 2, "times"), atMost("size", 350, 350, "bytes"), aim("dream", 3.5, 1, "times"), info("figure", 1, "ms", "")}}
+	met := Report{Rows: []Row{AtLeast("speed", 2, 2, "times"), AtMost("size", 350, 350, "bytes"), Aim("dream", 3.5, 1, "times"), info("figure", 1, "ms", "")}}
 	if err := met.Err(); err != nil {
 		t.Error(err)
 	}
-	missed := Report{Rows: append(met.Rows, atLeast("slow", 2, 1.999, "times"), atMost("fat", 350, 351, "bytes"))}
+	missed := Report{Rows: append(met.Rows, AtLeast("slow", 2, 1.999, "times"), AtMost("fat", 350, 351, "bytes"))}
 	err := missed.Err()
 	if fault.CodeOf(err) != fault.BarMissed || fault.ExitOf(err) != fault.ExitFinding {
 		t.Fatalf("%v", err)
@@ -153,14 +153,14 @@ func TestLoadSpreadsUsersOverLots(t *testing.T) {
 
 func TestDigitsAndMedian(t *testing.T) {
 	for v, want := range map[float64]float64{0: 0, 3.14159: 3.14, 98765: 98800, 0.012345: 0.0123, 999.9: 1000} {
-		if got := digits(v); got != want {
+		if got := Digits(v); got != want {
 			t.Errorf("%v becomes %v, not %v", v, got, want)
 		}
 	}
-	if m := median([]float64{9, 1, 5}); m != 5 {
+	if m := Median([]float64{9, 1, 5}); m != 5 {
 		t.Error(m)
 	}
-	if m := median([]float64{9, 1, 5, 7}); m != 6 {
+	if m := Median([]float64{9, 1, 5, 7}); m != 6 {
 		t.Error(m)
 	}
 }

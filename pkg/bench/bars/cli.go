@@ -30,8 +30,8 @@ func (r *run) cli(ctx context.Context) ([]Row, error) {
 		}
 	}
 	return []Row{
-		atMost("cli.script-calls-of-a-reserve", 1, float64(calls), "calls"),
-		atMost("cli.version", 50, median(took), "ms"),
+		AtMost("cli.script-calls-of-a-reserve", 1, float64(calls), "calls"),
+		AtMost("cli.version", 50, Median(took), "ms"),
 	}, nil
 }
 

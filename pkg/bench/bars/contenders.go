@@ -59,10 +59,10 @@ func openEngine(ctx context.Context, server *lab.Redis, lots []drop.LotID) (*sto
 	return s, nil
 }
 
-// plainScript is the usual pattern, one call a request: the user's hold is a hash that expires, the stock a number.
+// PlainScript is the usual pattern, one call a request: the user's hold is a hash that expires, the stock a number.
 // It keeps no record of what was sold to whom beyond that hash, tells nobody, and loses the units of a hold that
 // expires; it is the floor of what others do, not an equal.
-var plainScript = redis.NewScript(`
+var PlainScript = redis.NewScript(`
 local exists = redis.call('EXISTS', KEYS[1])
 local held = redis.call('HGET', KEYS[1], 'qty')
 if exists == 1 and tonumber(held or 0) > 0 then return -1 end
@@ -115,7 +115,7 @@ func plainClient(ctx context.Context, server *lab.Redis, lots []drop.LotID, chan
 	}
 	_, err = setUp.Exec(ctx)
 	if err == nil {
-		err = plainScript.Load(ctx, client).Err()
+		err = PlainScript.Load(ctx, client).Err()
 	}
 	if err != nil {
 		return nil, errors.Join(fault.Wrap(fault.Unavailable, err, "putting the baseline's lots on sale"), client.Close())
@@ -126,7 +126,7 @@ func plainClient(ctx context.Context, server *lab.Redis, lots []drop.LotID, chan
 func stockKey(lot drop.LotID) string { return "stock:" + string(lot) }
 
 func plainHold(client redis.Scripter) hold {
-	sha := plainScript.Hash()
+	sha := PlainScript.Hash()
 	return func(ctx context.Context, lot drop.LotID, user string) error {
 		left, err := client.EvalSha(ctx, sha, []string{"hold:" + string(lot) + ":" + user, stockKey(lot)}, 1, user, 300).Int64()
 		if err != nil {

@@ -41,7 +41,7 @@ func (r *run) costOfASale(ctx context.Context, p *plant) ([]Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows := append([]Row{atMost(name, 0.333, share, "of an order in the request")}, hot...)
+	rows := append([]Row{AtMost(name, 0.333, share, "of an order in the request")}, hot...)
 	return append(append(rows, info(name+".many-lots", spread, "of an order in the request", "spread over 100 lots, where orders seldom wait for each other")), many...), nil
 }
 
@@ -74,11 +74,11 @@ func (r *run) compareCosts(ctx context.Context, p *plant, name string, lots []dr
 		ours, onFour, onMany = append(ours, mine), append(onFour, four), append(onMany, many)
 		r.Progress("  round %d of %d, %s: %.0f µs of PostgreSQL a sale; an order in the request: %.0f µs, on 4 connections %.0f µs", round+1, r.Rounds, name, mine, many, four)
 	}
-	share = median(ours) / min(median(onFour), median(onMany))
+	share = Median(ours) / min(Median(onFour), Median(onMany))
 	return share, []Row{
-		info(name+".dropctl", median(ours), "µs", "hold, confirmation and booking, a worker at the default limit"),
-		info(name+".order-on-4", median(onFour), "µs", "guarded update and insert in one transaction; 4 connections"),
-		info(name+".order-on-16", median(onMany), "µs", "the same on 16"),
+		info(name+".dropctl", Median(ours), "µs", "hold, confirmation and booking, a worker at the default limit"),
+		info(name+".order-on-4", Median(onFour), "µs", "guarded update and insert in one transaction; 4 connections"),
+		info(name+".order-on-16", Median(onMany), "µs", "the same on 16"),
 	}, nil
 }
 
@@ -181,19 +181,20 @@ func lotOf(lots []drop.LotID, user string) drop.LotID {
 
 // cost returns the processor time that PostgreSQL used while n were sold, for one of them, in microseconds.
 func (p *plant) cost(n int, sell func() error) (float64, error) {
-	before, err := cpuOf(p.postgres.PID())
+	before, err := CPUOf(p.postgres.PID())
 	if err != nil {
 		return 0, err
 	}
 	if err := sell(); err != nil {
 		return 0, err
 	}
-	after, err := cpuOf(p.postgres.PID())
+	after, err := CPUOf(p.postgres.PID())
 	return float64((after - before).Microseconds()) / float64(n), err
 }
 
-// cpuOf returns the processor time of a process and all its children, those that have ended included.
-func cpuOf(pid int) (time.Duration, error) {
+// CPUOf returns the processor time of a process and all its children, those that have ended included. Only
+// Linux tells.
+func CPUOf(pid int) (time.Duration, error) {
 	own, err := readTimes(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err

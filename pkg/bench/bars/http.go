@@ -76,11 +76,11 @@ func (r *run) http(ctx context.Context) (_ []Row, err error) {
 		return nil, err
 	}
 	rows := []Row{
-		atLeast("http.accept-over-bare", 0.5, accept/accepting, "times"),
-		aim("http.accept-over-bare.aim", 0.7, accept/accepting, "times"),
-		atLeast("http.sold-out-over-bare", 0.65, refuse/refused, "times"),
-		aim("http.sold-out-over-bare.aim", 0.85, refuse/refused, "times"),
-		atMost("http.accept-p99-at-half-load", 10, half.p99(), "ms"),
+		AtLeast("http.accept-over-bare", 0.5, accept/accepting, "times"),
+		Aim("http.accept-over-bare.aim", 0.7, accept/accepting, "times"),
+		AtLeast("http.sold-out-over-bare", 0.65, refuse/refused, "times"),
+		Aim("http.sold-out-over-bare.aim", 0.85, refuse/refused, "times"),
+		AtMost("http.accept-p99-at-half-load", 10, half.p99(), "ms"),
 		info("http.half-load.offered", accept/2, "requests/s", "open loop, latency from the intended start"),
 		info("http.half-load.achieved", half.perSecond(), "requests/s", "open loop"),
 	}
@@ -114,7 +114,7 @@ type side struct {
 	shares []float64 // of a processor, used by the generator
 }
 
-func (s *side) generator() float64 { return median(s.shares) }
+func (s *side) generator() float64 { return Median(s.shares) }
 
 // play puts the closed load on a site once.
 func (s *side) play(ctx context.Context, e effort) (err error) {

@@ -31,7 +31,7 @@ func (r *run) memory(ctx context.Context) ([]Row, error) {
 		return nil, err
 	}
 	return []Row{
-		atMost("memory.bytes-per-hold", 350, together, "bytes"),
+		AtMost("memory.bytes-per-hold", 350, together, "bytes"),
 		info("memory.bytes-per-lone-hold", alone, "bytes", "each in a call of its own"),
 	}, nil
 }

@@ -205,9 +205,9 @@ func (r *run) fullSpeed(ctx context.Context, p *plant) ([]Row, error) {
 		}
 		r.Progress("  round %d of %d, from the outbox to the ledger: %.0f events/s; row by row: %.0f", round+1, r.Rounds, rate, single.perSecond[round])
 	}
-	base := median(single.perSecond)
+	base := Median(single.perSecond)
 	return []Row{
-		atLeast("pipeline.direct", digits(min(fastEnough, 10*base)), median(ours), "events/s"),
+		AtLeast("pipeline.direct", Digits(min(fastEnough, 10*base)), Median(ours), "events/s"),
 		info("pipeline.row-by-row", base, "events/s", single.detail),
 	}, nil
 }
@@ -274,7 +274,7 @@ func (r *run) keepsToTheLimit(ctx context.Context, p *plant) ([]Row, error) {
 	rate := perSecond(from, to)
 	r.Progress("  two workers at the default limit: %.0f events/s", rate)
 	return []Row{
-		atMost("pipeline.off-the-limit", 0.05, math.Abs(rate/throttled-1), "of 2000 events/s"),
+		AtMost("pipeline.off-the-limit", 0.05, math.Abs(rate/throttled-1), "of 2000 events/s"),
 		info("pipeline.at-the-limit", rate, "events/s", "two workers, the default limit"),
 	}, nil
 }

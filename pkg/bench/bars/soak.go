@@ -62,8 +62,8 @@ func (r *run) soak(ctx context.Context) ([]Row, error) {
 	}
 	grown := func(name string) float64 { return last[name] / first[name] }
 	return []Row{
-		atMost("soak.memory-growth", soakGrowth, grown("process_resident_memory_bytes"), "times"),
-		atMost("soak.goroutine-growth", soakGrowth, grown("go_goroutines"), "times"),
+		AtMost("soak.memory-growth", soakGrowth, grown("process_resident_memory_bytes"), "times"),
+		AtMost("soak.goroutine-growth", soakGrowth, grown("go_goroutines"), "times"),
 		info("soak.requests", requests, "requests", ""),
 		info("soak.unavailable", float64(ours.unavailable.Load()), "requests", "answered 503"),
 		info("soak.memory", last["process_resident_memory_bytes"]/1e6, "MB", ""),

@@ -73,7 +73,7 @@ func (m *match) median(of func(figure) float64) float64 {
 	for _, f := range m.figures {
 		values = append(values, of(f))
 	}
-	return median(values)
+	return Median(values)
 }
 
 // rows show the absolute figures behind the bars.
@@ -248,10 +248,10 @@ func (r *run) hotLot(ctx context.Context) ([]Row, error) {
 	}
 	times := ours.perSecond() / plain.perSecond()
 	rows := []Row{
-		atLeast("hot-lot.throughput-over-plain", 2.8, times, "times"),
-		aim("hot-lot.throughput-over-plain.aim", 3.5, times, "times"),
-		atMost("hot-lot.p99-over-plain", 0.5, ours.p99()/plain.p99(), "times"),
-		atLeast("hot-lot.throughput-over-autopipeline", 1.6, ours.perSecond()/pipe.perSecond(), "times"),
+		AtLeast("hot-lot.throughput-over-plain", 2.8, times, "times"),
+		Aim("hot-lot.throughput-over-plain.aim", 3.5, times, "times"),
+		AtMost("hot-lot.p99-over-plain", 0.5, ours.p99()/plain.p99(), "times"),
+		AtLeast("hot-lot.throughput-over-autopipeline", 1.6, ours.perSecond()/pipe.perSecond(), "times"),
 	}
 	return append(rows, details(matches)...), nil
 }
@@ -279,8 +279,8 @@ func (r *run) manyLots(ctx context.Context) ([]Row, error) {
 		return nil, err
 	}
 	rows := []Row{
-		atLeast("many-lots.throughput-over-best-baseline", 1, ours.perSecond()/max(plain.perSecond(), pipe.perSecond()), "times"),
-		atLeast("many-lots.crowd-over-one-lot", 0.55, crowd.perSecond()/hot.perSecond(), "times"),
+		AtLeast("many-lots.throughput-over-best-baseline", 1, ours.perSecond()/max(plain.perSecond(), pipe.perSecond()), "times"),
+		AtLeast("many-lots.crowd-over-one-lot", 0.55, crowd.perSecond()/hot.perSecond(), "times"),
 	}
 	return append(rows, details(matches)...), nil
 }
