@@ -72,12 +72,13 @@ func (g *gathered) Write(line []byte) (int, error) {
 
 func (g *gathered) flush() {
 	g.mu.Lock()
+	if len(g.lines) == 0 { // what was lost is told with the next lines
+		g.mu.Unlock()
+		return
+	}
 	lines, lost := g.lines, g.lost
 	g.lines, g.spare, g.lost = g.spare[:0], nil, 0
 	g.mu.Unlock()
-	if len(lines) == 0 {
-		return
-	}
 	n, err := g.out.Write(lines)
 	if err == nil && lost > 0 {
 		g.tell(lost)

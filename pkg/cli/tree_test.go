@@ -185,16 +185,17 @@ func TestAShortFlagHasOneMeaning(t *testing.T) {
 func TestEveryFlagHasAVariable(t *testing.T) {
 	for _, c := range leaves(newTree()) {
 		c.LocalFlags() // merges the flags of the parents
+		fresh, _, err := newTree().Find(commandWords(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh.LocalFlags()
+		help := strings.Join(strings.Fields(run(t, nil, append(commandWords(c), "--help")...).out), " ")
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			if !config.HasEnv(f) {
 				return
 			}
 			name := config.EnvName(f.Name)
-			fresh, _, err := newTree().Find(commandWords(c))
-			if err != nil {
-				t.Fatal(err)
-			}
-			fresh.LocalFlags()
 			set, err := config.ApplyEnv(fresh.Flags(), func(v string) string {
 				if v == name {
 					return sampleOf(f.Value.Type())
@@ -204,7 +205,7 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 			if err != nil || !set[f.Name] || !fresh.Flags().Lookup(f.Name).Changed {
 				t.Errorf("%s: %s does not reach --%s: %v", c.CommandPath(), name, f.Name, err)
 			}
-			if help := run(t, nil, append(commandWords(c), "--help")...).out; c.LocalFlags().Lookup(f.Name) != nil && c.InheritedFlags().Lookup(f.Name) == nil && !f.Hidden && !strings.Contains(strings.Join(strings.Fields(help), " "), "["+name+"]") {
+			if c.LocalFlags().Lookup(f.Name) != nil && c.InheritedFlags().Lookup(f.Name) == nil && !f.Hidden && !strings.Contains(help, "["+name+"]") {
 				t.Errorf("%s: the help of --%s does not name %s", c.CommandPath(), f.Name, name)
 			}
 		})

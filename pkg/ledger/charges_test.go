@@ -69,6 +69,7 @@ func (b *buyer) do(step string) {
 
 // Whatever the gateway says, in whatever order with refunds: units sold, the order ledger and the money agree in the end.
 func TestAPaymentMeetsRefundsAndOtherAttempts(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	l, db := newLedger(t)
 	for steps, want := range map[string]struct{ entries, back string }{ // back: number/entry/units that go back through the gateway

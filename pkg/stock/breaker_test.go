@@ -87,6 +87,7 @@ func wantRefusedAtOnce(t *testing.T, s *Stock, lot drop.LotID) {
 // TestAServerThatHangsHoldsNobody stops Redis under the load of 200 callers, each of whom repeats a call until it is
 // answered.
 func TestAServerThatHangsHoldsNobody(t *testing.T) {
+	t.Parallel()
 	s, rdb, r := newShop(t, withBreaker)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 1e6})
 	const callers = 200
@@ -176,6 +177,7 @@ func underWay(s *Stock, lot drop.LotID) (waiting, busy int) {
 // TestWhatWaitsIsNotSentToAServerThatHangs: while Redis hangs, a call is sent. Those behind it, for which another connection
 // would have to be made, are answered when the breaker opens, and Redis never gets them.
 func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
+	t.Parallel()
 	s, _, r := newShop(t, withBreaker, hanging)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 1000})
 	awaitBreaker(t, s, r.Addr(), drop.BreakerClosed)
@@ -213,6 +215,7 @@ func TestWhatWaitsIsNotSentToAServerThatHangs(t *testing.T) {
 }
 
 func TestABreakerClosesAfterARestart(t *testing.T) {
+	t.Parallel()
 	r := testkit.Redis(t, lab.RedisOptions{Fsync: "always"}) // the lot must be there afterwards
 	s := openStock(t, r.URL(), withBreaker)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 10})
@@ -233,6 +236,7 @@ func TestABreakerClosesAfterARestart(t *testing.T) {
 }
 
 func TestSlowPingsOpenTheBreaker(t *testing.T) {
+	t.Parallel()
 	r := testkit.Redis(t)
 	proxy := testkit.Proxy(t, r.Addr())
 	s := openStock(t, proxy.URL(t, r.URL()), withBreaker)
@@ -252,6 +256,7 @@ func TestSlowPingsOpenTheBreaker(t *testing.T) {
 
 // TestRefusalsDoNotOpenTheBreaker: every call of many is refused, and scripts are forgotten meanwhile.
 func TestRefusalsDoNotOpenTheBreaker(t *testing.T) {
+	t.Parallel()
 	s, rdb, r := newShop(t, withBreaker)
 	soldOut := newLot(t, s, drop.Definition{Lot: "sold-out", Stock: 0})
 	frozen := newLot(t, s, drop.Definition{Lot: "frozen", Stock: 5})
@@ -307,6 +312,7 @@ func TestAServerThatHangsNeverSeemsToWork(t *testing.T) {
 // A server that answers, but that it takes no calls, opens no breaker: nothing piles up. It is told apart from one that
 // works, and from one whose pings alone are forbidden.
 func TestAServerThatTakesNoCallsIsTold(t *testing.T) {
+	t.Parallel()
 	r := testkit.Redis(t)
 	s, err := Open(Options{URL: r.URL(), Installation: installation, Breaker: true})
 	if err != nil {
@@ -340,6 +346,7 @@ func TestAServerThatTakesNoCallsIsTold(t *testing.T) {
 }
 
 func TestAnEngineClosesWithAnOpenBreaker(t *testing.T) {
+	t.Parallel()
 	r := testkit.Redis(t)
 	s, err := Open(Options{URL: r.URL(), Installation: installation, Breaker: true})
 	if err != nil {

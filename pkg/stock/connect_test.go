@@ -6,6 +6,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 func TestRedisURLs(t *testing.T) {
@@ -130,6 +131,7 @@ func TestWrongCredentialsAreNamed(t *testing.T) {
 }
 
 func TestTLSThatIsNotSpokenIsNamed(t *testing.T) {
+	testkit.Long(t)
 	_, _, r := newShop(t)
 	s := openStock(t, "rediss://"+r.Addr())
 	_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: "l", User: "u", Key: "k", Qty: 1})

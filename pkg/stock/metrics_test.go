@@ -37,6 +37,7 @@ func metric(t testing.TB, m *telemetry.Metrics, name, label string) (value, sum 
 }
 
 func TestTheEngineIsMeasured(t *testing.T) {
+	testkit.Long(t)
 	m := telemetry.New()
 	s, _, r := newShop(t, withBreaker, func(o *Options) { o.Metrics, o.Shards = m.Engine, 1 })
 	count := func(name, label string) float64 { n, _ := metric(t, m, name, label); return n }

@@ -134,6 +134,7 @@ func TestReserveConfirmReleaseRefund(t *testing.T) {
 }
 
 func TestDeadlineDecidesNotTheSweep(t *testing.T) {
+	t.Parallel()
 	s := openStock(t, testkit.Redis(t).URL())
 	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 1, Hold: time.Second})
 	a := reserve(t, s, lot, "ann", "k", 1)

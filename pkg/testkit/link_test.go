@@ -21,6 +21,7 @@ func redisAcross(t *testing.T) (*lab.Redis, Link) {
 }
 
 func TestALinkIsCutInEachWay(t *testing.T) {
+	Long(t)
 	t.Parallel()
 	r, link := redisAcross(t)
 	c := client(t, link.URL(t, r.URL()))

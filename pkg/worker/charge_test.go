@@ -116,6 +116,7 @@ func TestEverySaleIsChargedOnce(t *testing.T) {
 // Scenario 24: while the gateway takes its time, no transaction and no script is open, buyers and relay go on, and a stop
 // does not wait for it. Whoever takes over asks the same.
 func TestNothingIsHeldUpByASlowGateway(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	arrived, release := make(chan string, 100), make(chan struct{})
@@ -226,6 +227,7 @@ func TestADeclinedPaymentIsTriedAgain(t *testing.T) {
 
 // Nobody pays until the deadline: the units are sold again. A payment that is approved after that goes back.
 func TestWhatNobodyPaysForIsGivenUp(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	g := testkit.NewGateway(t, func(c testkit.GatewayCall) testkit.GatewayAnswer {

@@ -428,6 +428,7 @@ func TestWithoutAQueueThereIsNoRoute(t *testing.T) {
 
 // The keys of tokens are away: that is no reason to throw anything away.
 func TestWithoutKeysDeliveriesComeAgain(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newService(t)
 	sh := newShop(t, s, nil, func(c *config.Config) { c.TasksKeysURL = "http://127.0.0.1:1/keys" })

@@ -180,6 +180,7 @@ func (s *shop) arrivesDirectly(t *testing.T) {
 
 // An independent client finds in the topic what the README says is there.
 func TestKcatReadsTheTopic(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	s := newShop(t)
 	lot := s.lots(t, 4)[0]
