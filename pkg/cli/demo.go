@@ -27,7 +27,7 @@ totals, still varies with timing. It is the scenario truffle-lot of dropctl simu
 			if err != nil {
 				return err
 			}
-			return a.simulate(cmd.Context(), scenario)
+			return a.simulate(cmd.Context(), scenario, false)
 		},
 	}
 	f.register(cmd)

@@ -12,9 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/simulate"
+	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 // simulateFlags are what the command line says of a scenario.
@@ -34,7 +37,7 @@ func (f *simulateFlags) register(cmd *cobra.Command) {
 
 func newSimulate(a *app) *cobra.Command {
 	f := simulateFlags{}
-	var list, text bool
+	var list, text, onReal bool
 	cmd := &cobra.Command{
 		Use:   "simulate [SCENARIO]",
 		Short: "Rehearse a drop with people in it, then audit it",
@@ -42,7 +45,9 @@ func newSimulate(a *app) *cobra.Command {
 in a spike, up a ramp or when they once really came; they want several lots, click twice, reload,
 hesitate, lose patience, pay slowly, too late or not at all, give back and want refunds; bots ignore
 limits. It runs on a private Redis and a private PostgreSQL: nothing of this machine's own servers
-is touched, and nothing is left behind.
+is touched, and nothing is left behind. With --rehearse it runs on the servers of the settings, in a
+space of its own: keys and a schema that the shop does not see, and that are removed at the end. The
+shop's customers feel the load, so where there are lots it asks first.
 
 SCENARIO is one that ships (--list), a file, or - for stdin. Begin with one that ships: --print
 shows it. The whole scenario is checked before anything starts. The same seed makes the same
@@ -54,7 +59,8 @@ prints what it has, without a verdict on what was not compared.`,
 		Example: `  dropctl simulate sneaker-raid --seed 7
   dropctl simulate --list
   dropctl simulate --print ticket-drop > mine.yaml
-  dropctl simulate mine.yaml --users 100000 -o json --jq .verdict`,
+  dropctl simulate mine.yaml --users 100000 -o json --jq .verdict
+  dropctl simulate mine.yaml --rehearse --redis-url rediss://redis.example.com --yes`,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: firstOnly(func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			return offer(shippedScenarios(), nil, prefix), cobra.ShellCompDirectiveDefault // or a file
@@ -74,10 +80,12 @@ prints what it has, without a verdict on what was not compared.`,
 			if err != nil {
 				return err
 			}
-			return a.simulate(cmd.Context(), scenario)
+			return a.simulate(cmd.Context(), scenario, onReal)
 		},
 	}
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Durable)
 	f.register(cmd)
+	cmd.Flags().BoolVar(&onReal, "rehearse", false, "play it on the servers of the settings, in a space of its own")
 	cmd.Flags().BoolVar(&list, "list", false, "list the scenarios that ship")
 	cmd.Flags().BoolVar(&text, "print", false, "print the scenario that ships under this name")
 	return cmd
@@ -207,8 +215,14 @@ func readInput(path string) ([]byte, error) {
 }
 
 // simulate plays a scenario and prints what came of it, be it only what was until an interruption.
-func (a *app) simulate(ctx context.Context, s simulate.Scenario) (err error) {
-	l, st, closeStores, err := a.privateStores(ctx)
+func (a *app) simulate(ctx context.Context, s simulate.Scenario, onReal bool) (err error) {
+	open := a.privateStores
+	if onReal {
+		open = func(ctx context.Context) (*ledger.Ledger, *stock.Stock, func() error, error) {
+			return a.spaceStores(ctx)
+		}
+	}
+	l, st, closeStores, err := open(ctx)
 	if err != nil {
 		return err
 	}

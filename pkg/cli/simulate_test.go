@@ -16,6 +16,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/simulate"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
@@ -82,7 +83,7 @@ crowds:
 func TestASimulationFindsPlantedFaults(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel() // it mostly waits
-	a, l, s, redis := privateShop(t)
+	a, l, s, redis, _ := privateShop(t)
 	scenario, err := simulate.Parse(simulate.Source{Name: "spoiled", Text: []byte(spoiled), Lots: wire.ScenarioLots})
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +127,42 @@ func TestASimulationFindsPlantedFaults(t *testing.T) {
 	}
 }
 
+func TestARehearsalOnRealServersLeavesTheShopAlone(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel() // it mostly waits
+	_, l, s, redis, db := privateShop(t)
+	db.SQL(t, `GRANT CREATE ON DATABASE "`+db.Name+`" TO "`+string(lab.App)+`"`)
+	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_TIMEOUT": "30s"}
+	hat := drop.Definition{Lot: "hat", Stock: 3}.WithDefaults()
+	if _, err := seed.Run(t.Context(), []seed.Row{seed.Whole(hat)}, wire.SeedStock(s), wire.SeedLedger(l), seed.Options{Installation: l.Installation().ID}); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := redis.Do(t.Context(), "KEYS", "*")
+	path := filepath.Join(t.TempDir(), "mine.yaml")
+	text := "lots: [{lot: hat, stock: 20, hold: 5s}]\ncrowds: {fan: {users: 60, arrive: {spike: 500ms}, think: 0s..500ms}}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, env, "simulate", path, "--rehearse"); r.exit != 2 || r.out != "" || !strings.Contains(r.err, "--yes") {
+		t.Errorf("where there is a shop: exit %d, %s%s", r.exit, r.out, r.err)
+	}
+	r := run(t, env, "simulate", path, "--rehearse", "--yes", "-q", "-o", "json", "--jq", "[.verdict, .ledger_units]")
+	if out := strings.Join(strings.Fields(r.out), ""); r.exit != 0 || out != `["ok",20]` {
+		t.Errorf("exit %d: %s%s", r.exit, r.out, r.err)
+	}
+	if after, _ := redis.Do(t.Context(), "KEYS", "*"); after != before {
+		t.Errorf("there were the keys %s, and there are %s", before, after)
+	}
+	if schemas := db.SQL(t, `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'dropctl%'`); schemas != "" {
+		t.Errorf("left behind: %s", schemas)
+	}
+	if st, err := s.Lot(t.Context(), "hat"); err != nil || st.Available != 3 {
+		t.Errorf("the shop's lot: %+v, %v", st, err)
+	}
+}
+
 // privateShop opens both stores on servers of the test, for an app with default settings.
-func privateShop(t *testing.T) (*app, *ledger.Ledger, *stock.Stock, *lab.Redis) {
+func privateShop(t *testing.T) (*app, *ledger.Ledger, *stock.Stock, *lab.Redis, testkit.Database) {
 	t.Helper()
 	redis, db := testkit.Redis(t), testkit.Postgres(t)
 	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
@@ -150,7 +185,7 @@ func privateShop(t *testing.T) (*app, *ledger.Ledger, *stock.Stock, *lab.Redis) 
 	if err := a.prepare(cmd); err != nil {
 		t.Fatal(err)
 	}
-	return a, l, s, redis
+	return a, l, s, redis, db
 }
 
 func TestScenariosAreListedPrintedAndCompleted(t *testing.T) {
