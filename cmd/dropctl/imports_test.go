@@ -18,10 +18,10 @@ const module = "github.com/dropctl/dropctl/"
 var arrows = map[string]string{
 	"cmd/dropctl": "pkg/cli pkg/fault pkg/term",
 
-	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/simulate " +
+	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/simulate pkg/simulate/torture " +
 		"pkg/lab pkg/client pkg/config pkg/fault pkg/term pkg/render pkg/telemetry pkg/packaging",
 	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/worker/cloudtasks pkg/worker/kafka pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
-		"pkg/simulate pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
+		"pkg/simulate pkg/simulate/torture pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
 
 	"pkg/api":    "pkg/client pkg/drop pkg/fault pkg/sign pkg/telemetry", // the bodies of the API are the types of its client
 	"pkg/worker": "pkg/drop pkg/fault pkg/recovery pkg/payment pkg/notify pkg/retry pkg/telemetry",
@@ -35,6 +35,7 @@ var arrows = map[string]string{
 	"pkg/payment":           "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
 	"pkg/notify":            "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
 	"pkg/simulate":          "pkg/drop pkg/fault pkg/retry pkg/telemetry",
+	"pkg/simulate/torture":  "pkg/drop pkg/fault pkg/retry pkg/lab", // its faults are done to private servers
 	"pkg/client":            "pkg/drop pkg/fault pkg/retry",
 	// The benchmarks compare the engine with bare drivers, on private servers.
 	"pkg/bench":      "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
