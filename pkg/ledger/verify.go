@@ -44,6 +44,16 @@ func (l *Ledger) Verify(ctx context.Context, id drop.LotID, progress func(done, 
 	return a.Verification, l.fail(err, "verifying a lot")
 }
 
+// Doubled counts the events that a lot's journal has twice of what happens to a reservation only once: that it was held,
+// confirmed, expired. (Of sales there can be no two: a constraint is against it.)
+func (l *Ledger) Doubled(ctx context.Context, id drop.LotID) (n int64, err error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	err = l.pool.QueryRow(ctx, `SELECT coalesce(sum(times - 1), 0)::bigint FROM (SELECT count(*) AS times FROM reservation_events
+		WHERE lot = $1 AND kind IN ('held', 'confirmed', 'expired') GROUP BY reservation, kind) AS once`, string(id)).Scan(&n)
+	return n, l.fail(err, "looking for what is there twice")
+}
+
 // audit is a verification under way.
 type audit struct {
 	Verification

@@ -345,6 +345,32 @@ func (s *Stock) EventsSince(ctx context.Context, shard int, from map[drop.LotID]
 	return s.eventsSince(ctx, node, k, from, "+")
 }
 
+// EachEvent calls fn with all events that a shard's outbox still keeps, page by page, in the order in which they are in it.
+func (s *Stock) EachEvent(ctx context.Context, shard int, fn func(page []drop.Event) error) error {
+	node, k, err := s.nodeOf(ctx, shard)
+	if err != nil {
+		return err
+	}
+	for from := "-"; ; {
+		messages, err := node.XRangeN(ctx, k.outbox, from, "+", outboxPage).Result()
+		if err != nil {
+			return s.commandFault(k.outbox, err)
+		}
+		var page []drop.Event
+		for _, m := range messages {
+			events, _ := entryOf(m).Decode()
+			page = append(page, events...)
+		}
+		if err := fn(page); err != nil {
+			return err
+		}
+		if len(messages) < outboxPage {
+			return nil
+		}
+		from = "(" + messages[len(messages)-1].ID
+	}
+}
+
 // EventsReadSince is EventsSince without the entries that no consumer was given yet.
 func (s *Stock) EventsReadSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error) {
 	node, k, err := s.nodeOf(ctx, shard)
