@@ -19,6 +19,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/simulate"
 	"github.com/dropctl/dropctl/pkg/stock"
+	"github.com/dropctl/dropctl/pkg/term"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
@@ -59,7 +60,38 @@ func TestAnInterruptedSimulationPrintsWhatItHasAndLeavesNothingRunning(t *testin
 			t.Errorf("it does not print %q: %s", want, out.String())
 		}
 	}
+	if text := errs.text.String(); !strings.Contains(text, "stock 7305: ") || !strings.Contains(text, "lock waits 0") {
+		t.Errorf("its lines say nothing of the stores: %s", text)
+	}
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return children(t) <= before, "child processes are left" })
+}
+
+func TestTheLiveViewIsRedrawnInItsPlace(t *testing.T) {
+	var out bytes.Buffer
+	a := newApp(nil, Streams{In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &out, Getenv: func(string) string { return "" }})
+	a.errTerm = term.Stream{TTY: true, Width: 40}
+	v := a.newLiveView(nil, nil, simulate.Scenario{Crowds: []simulate.Crowd{{Users: 500}}})
+	v.seen = storesSeen{capacity: 99, available: 50, held: 40, sold: 9, lockWaits: 7, trouble: fault.Unavailable}
+	v.redraw(simulate.Progress{Users: 123})
+	v.redraw(simulate.Progress{Users: 124, Accept: simulate.Latency{P99: 0.0125}})
+	v.wipe()
+	seen := out.String()
+	if strings.Count(seen, "\x1b[4A\x1b[J") != 2 || !strings.HasSuffix(seen, "\x1b[4A\x1b[J") {
+		t.Errorf("it is not drawn over itself: %q", seen)
+	}
+	for _, want := range []string{"users 124 of 500", "stock 99: available 50, held 40, sold 9", "p99 accepted 12.5 ms"} {
+		if !strings.Contains(seen, want) {
+			t.Errorf("it does not show %q: %q", want, seen)
+		}
+	}
+	for line := range strings.Lines(strings.ReplaceAll(seen, "\x1b[4A\x1b[J", "")) {
+		if len(line) > 40 {
+			t.Errorf("a line is wider than the terminal: %q", line)
+		}
+	}
+	if text := strings.Join(v.texts(simulate.Progress{}), " "); !strings.Contains(text, "lock waits 7") || !strings.Contains(text, "stores: unavailable") {
+		t.Errorf("it shows nothing of the ledger: %s", text)
+	}
 }
 
 // Four lots, of which three are spoiled while people buy. Whoever pays takes a while, so that events come after the plant.
