@@ -38,6 +38,7 @@ type Load struct {
 	Warmup   time.Duration // before the measured span
 	Duration time.Duration // of the measured span
 	Live     func(Second)  // told each second of the measured span, as it ends; may be nil
+	Meter    Meter         // of the servers behind the target; the zero value tells nothing
 }
 
 const (
@@ -65,20 +66,24 @@ func (l Load) Check() error {
 // generator is a load on its way.
 type generator struct {
 	Load
-	target  Target
-	notes   *recorder
-	start   time.Time // of the warm-up
-	begin   time.Time // of the measured span
-	end     time.Time
-	number  atomic.Int64 // of the next operation
-	due     atomic.Int64 // operations so far, dropped ones included
-	dropped atomic.Int64
+	target   Target
+	notes    *recorder
+	metering *Metering // of the measured span
+	start    time.Time // of the warm-up
+	begin    time.Time // of the measured span
+	end      time.Time
+	number   atomic.Int64 // of the next operation
+	due      atomic.Int64 // operations so far, dropped ones included
+	dropped  atomic.Int64
 }
 
 // Run puts the load on and returns what it found. Whatever the target answers is a finding and no error. When ctx ends, no
 // more is asked, what is in flight is waited for, and the result holds what was measured until then.
 func (l Load) Run(ctx context.Context, target Target) Result {
 	g := &generator{Load: l, target: target, notes: newRecorder()}
+	if l.Warmup == 0 {
+		g.metering = l.Meter.Begin(ctx)
+	}
 	g.start = time.Now()
 	g.begin = g.start.Add(l.Warmup)
 	g.end = g.begin.Add(l.Duration)

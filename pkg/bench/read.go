@@ -100,7 +100,7 @@ func readResult(file string, document json.RawMessage) (Result, error) {
 		return Result{}, wrongField(file, field, why)
 	}
 	// What is told of a histogram is told by the histogram.
-	for _, l := range []*Latency{&r.Accepted, &r.Refused} {
+	for _, l := range []*Latency{&r.Accepted, &r.Refused, &r.Lateness} {
 		if l.Histogram != nil {
 			*l = LatencyOf(l.Histogram.Histogram)
 		}
@@ -131,6 +131,8 @@ func (r Result) wrong() (field, why string) {
 		return "accepted", r.Accepted.wrong()
 	case r.Refused.wrong() != "":
 		return "refused", r.Refused.wrong()
+	case r.Lateness.wrong() != "":
+		return "lateness", r.Lateness.wrong()
 	}
 	for code, n := range r.Errors {
 		if n < 0 {

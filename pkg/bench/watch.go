@@ -19,6 +19,7 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 	begun, from := g.start, count{}
 	if g.Warmup > 0 {
 		waitUntil(ctx, g.begin)
+		g.metering = g.Meter.Begin(ctx)
 		g.notes.turn() // nobody reads it
 		begun, from = time.Now(), g.counted()
 	}
@@ -52,6 +53,7 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 	r.Seconds[len(r.Seconds)-1] = r.Seconds[len(r.Seconds)-1].with(last)
 	r.Accepted, r.Refused, r.Lateness = LatencyOf(all.accepted), LatencyOf(all.refused), LatencyOf(all.lateness)
 	r.Errors, r.FirstError = all.errors, all.first
+	r.Redis, r.Postgres = g.metering.End(ctx, r.Answered())
 	return r
 }
 

@@ -94,6 +94,8 @@ const (
 	Broken      Code = "broken"
 	BarMissed   Code = "bar_missed"
 
+	ThresholdMissed Code = "threshold_missed"
+
 	Busy        Code = "busy"
 	Partial     Code = "partial"
 	Interrupted Code = "interrupted"
@@ -218,6 +220,7 @@ var table = []Entry{
 	{WouldChange, "error", ExitFinding, 0, "Would change", "the plan contains changes", noRisk, "apply them by running the command without --dry-run"},
 	{Broken, "error", ExitFinding, 0, "A guarantee is broken", "units were oversold, lost or not accounted for", "buyers may have been promised units that do not exist", "pause the lots: dropctl lot pause --all --reason audit; then dropctl reconcile --deep"},
 	{BarMissed, "error", ExitFinding, 0, "A bar was missed", "a measured figure is worse than required", noRisk, "run it again on a quiet machine, then look at the change"},
+	{ThresholdMissed, "error", ExitFinding, 0, "A limit was missed", "a run found what --fail-if names, or could not measure it", "buyers may have to wait longer than was promised them", "see the whole run with -o json, and its course with: dropctl bench report --svg"},
 
 	{Busy, "error", ExitBusy, 409, "Busy", "another run holds the lock", noRisk, "wait for it, or use --if-busy ok"},
 	{Partial, "error", ExitPartial, 0, "Partly done", "some items are done and some are not", "see the items that failed", "correct them and run the command again; what is done stays done"},

@@ -1,11 +1,7 @@
 package bars
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"time"
@@ -13,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -181,53 +178,13 @@ func lotOf(lots []drop.LotID, user string) drop.LotID {
 
 // cost returns the processor time that PostgreSQL used while n were sold, for one of them, in microseconds.
 func (p *plant) cost(n int, sell func() error) (float64, error) {
-	before, err := CPUOf(p.postgres.PID())
+	before, err := bench.CPUOf(p.postgres.PID())
 	if err != nil {
 		return 0, err
 	}
 	if err := sell(); err != nil {
 		return 0, err
 	}
-	after, err := CPUOf(p.postgres.PID())
+	after, err := bench.CPUOf(p.postgres.PID())
 	return float64((after - before).Microseconds()) / float64(n), err
-}
-
-// CPUOf returns the processor time of a process and all its children, those that have ended included. Only
-// Linux tells.
-func CPUOf(pid int) (time.Duration, error) {
-	own, err := readTimes(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	total := own.used + own.ended
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0, err
-	}
-	for _, path := range stats {
-		if child, err := readTimes(path); err == nil && child.parent == pid { // one that has just ended is its parent's already
-			total += child.used
-		}
-	}
-	return time.Duration(total) * (time.Second / 100), nil
-}
-
-// times are what a process has used, in hundredths of a second.
-type times struct {
-	parent      int
-	used, ended int64 // by itself, and by children that have ended
-}
-
-// readTimes reads a file as proc(5) describes it: the name in parentheses may hold anything.
-func readTimes(path string) (times, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return times{}, err
-	}
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 15 {
-		return times{}, fault.New(fault.Failed, "%s is not as expected", path)
-	}
-	number := func(i int) int64 { n, _ := strconv.ParseInt(string(fields[i]), 10, 64); return n }
-	return times{parent: int(number(1)), used: number(11) + number(12), ended: number(13) + number(14)}, nil
 }
