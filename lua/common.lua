@@ -1,7 +1,7 @@
 -- Shared by every script. This file and all scripts make one library of Redis Functions (see lua.go), so what stands here
 -- outside of functions runs once, when the library is loaded, and whatever changes in a call must be set anew for each: begin().
 --
--- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 due, 5 wake, then the lots.
+-- KEYS of a gated script: 1 meta, 2 outbox, 3 next, 4 due, 5 wake, 6 unfiled, then the lots.
 -- ARGV of a gated script: 1 run id of the server as this connection saw it, with the history it followed if it was a replica
 --      before (see life in pkg/stock/door.go), 2 owner (installation/P),
 --      3 key_retention in ms; the rest is the script's own.
@@ -31,14 +31,18 @@
 -- record is written in full from then on.
 --   "#" and a batch: base deadline created skipped      n of index i is base + i, less the skipped indices before i;
 --                                                       it goes with the due entry of its holds, when none is left
---   "@" and a user: held, bought, attempt of the live hold
+--   "@" and a user: held, bought, attempt of the live hold; of one who holds one unit and bought nothing, that attempt alone
 --
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
+-- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
+-- there are many: then one entry files all of a lot. An element has those of a call, packed with MessagePack: a time in ms, then lot
+-- and attempt of each hold that is due then, another time and so on. Whoever looks for due holds files them first, or looks there too.
 local LIVE, TOTALS, RULE = '>i6i6i6i6i6', '>i6i6', '>i6i6i6i6i6i6ss'
 local LIVE_SIZE = 30 -- bytes
 local FILLER = '........................................'
 local ATTEMPT = 26
-local FIRST_LOT = 6 -- in KEYS
+local FIRST_LOT = 7 -- in KEYS
+local MOST_UNFILED = 640 -- holds, about: more are filed by the call that brings them
 
 local KEYS, ARGV
 local call, pack, unpacked, fmt, match, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
@@ -54,6 +58,8 @@ local proven -- see prove
 local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
+local unfiled, unfiledn = {}, 0 -- values of this call's element of `unfiled`
+local unfiled_at -- when the newest of these holds is due
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
 -- begin: makes ready for a call. Whatever the last one left, also one that ended in an error, is gone.
@@ -67,7 +73,7 @@ local function begin(keys, argv)
   clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now, now_s = clock_ms, fmt('%d', clock_ms)
   retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
-  evn, emitting, duen, firstn = 0, nil, 0, 0
+  evn, emitting, duen, firstn, unfiledn, unfiled_at = 0, nil, 0, 0, 0, nil
 end
 
 -- door: why this shard takes no call, or nil.
@@ -88,6 +94,7 @@ local function prove()
   call('XLEN', KEYS[2])
   call('ZCARD', KEYS[3])
   call('ZCARD', KEYS[4])
+  call('LLEN', KEYS[6])
   for k = FIRST_LOT, #KEYS do call('HLEN', KEYS[k]) end
   proven = true
 end
@@ -194,8 +201,15 @@ end
 
 -- parse_user: the counters of a user; zeroes for one who has nothing (or a damaged record: reconcile finds those).
 local function parse_user(text)
+  if text and #text == ATTEMPT then return { held = 1, bought = 0, live = text } end
   local held, bought, live = match(text or '', '^(%d+)\t(%d+)\t(.*)$')
   return { held = tonumber(held or 0), bought = tonumber(bought or 0), live = live or '' }
+end
+
+-- user_text: a user's counters as stored.
+local function user_text(u)
+  if u.held == 1 and u.bought == 0 and #u.live == ATTEMPT then return u.live end
+  return fmt('%d\t%d\t%s', u.held, u.bought, u.live)
 end
 
 local function put_record(L, attempt, record)
@@ -210,7 +224,7 @@ local function put_user(L, user, u)
     L.leave = L.leave or {}
     L.leave[#L.leave + 1] = '@' .. user
   else
-    put_record(L, '@' .. user, fmt('%d\t%d\t%s', u.held, u.bought, u.live))
+    put_record(L, '@' .. user, user_text(u))
   end
 end
 
@@ -227,6 +241,54 @@ end
 -- file_again: looks at attempts that are in no batch at a time.
 local function file_again(L, at, attempts)
   file_due(L, at, fmt('%013d', at), attempts, '')
+end
+
+-- read_unfiled: the lots of what is unfiled, in order, and of each the attempts and the earliest time. What is damaged is passed
+-- over: nothing may fail here, and reconcile finds holds without a due entry.
+local function read_unfiled()
+  local lots, attempts, at = {}, {}, {}
+  for _, element in ipairs(call('LRANGE', KEYS[6], 0, -1)) do
+    local values = { pcall(cmsgpack.unpack, element) }
+    local time, i = nil, 2
+    while values[i] do
+      local id, attempt = values[i], values[i + 1]
+      if type(id) == 'number' then
+        time, i = id, i + 1
+      elseif time and type(id) == 'string' and type(attempt) == 'string' and #attempt == ATTEMPT then
+        local of = attempts[id]
+        if not of then
+          of = {}
+          lots[#lots + 1], attempts[id], at[id] = id, of, time
+        end
+        of[#of + 1], i = attempt, i + 2
+        if time < at[id] then at[id] = time end
+      else
+        break
+      end
+    end
+  end
+  return lots, attempts, at
+end
+
+-- file_unfiled: files all of them, at once: what is read behind it must see their entries.
+local function file_unfiled()
+  if call('LLEN', KEYS[6]) == 0 then return end
+  local lots, attempts, at = read_unfiled()
+  local entries, n = {}, 0
+  for _, id in ipairs(lots) do
+    entries[n + 1], entries[n + 2] = '0', id .. '\t' .. fmt('%013d', at[id]) .. '\t\t' .. concat(attempts[id])
+    n = n + 2
+  end
+  for i = 1, n, 4000 do call('ZADD', KEYS[4], unpack(entries, i, math.min(n, i + 3999))) end
+  call('DEL', KEYS[6])
+end
+
+-- keep_unfiled: adds the holds of this call that are to be filed later, and files all there are if these are many.
+local function keep_unfiled()
+  if unfiledn == 0 then return end
+  call('ZCARD', KEYS[4])
+  local elements = call('RPUSH', KEYS[6], cmsgpack.pack(unpack(unfiled, 1, unfiledn)))
+  if elements * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
 end
 
 -- look_first: when the lot must be looked at first, where its stored entries begin at `due` (0: none) and the call's own
@@ -258,6 +320,7 @@ end
 
 -- file: writes the due entries, and when to look at each lot first. Returns whether any of those times has moved.
 local function file(lots)
+  keep_unfiled()
   for i = 1, duen, 4000 do call('ZADD', KEYS[4], unpack(dues, i, math.min(duen, i + 3999))) end
   local gone = {}
   for _, L in ipairs(lots) do
@@ -386,7 +449,7 @@ local function take_back_entry(L, member, budget)
     if u.held == 0 and u.bought == 0 then
       call('HDEL', KEYS[L.k], users[i])
     else
-      call('HSET', KEYS[L.k], users[i], fmt('%d\t%d\t%s', u.held, u.bought, u.live))
+      call('HSET', KEYS[L.k], users[i], user_text(u))
     end
     gone[i] = h[1]
   end
@@ -415,6 +478,10 @@ end
 -- Returns how many expired, whether due entries are left, and what is left of the budget.
 local function take_back(L, want, budget)
   local expired = 0
+  if L.available < want and L.due > 0 and L.due <= now then
+    prove()
+    file_unfiled()
+  end
   while L.available < want do
     local from, to = due_range(L.id)
     local e = call('ZRANGEBYLEX', KEYS[4], from, to, 'LIMIT', 0, 1)
@@ -431,7 +498,12 @@ end
 local function due_units(L, budget)
   local units, seen = 0, {}
   local from, to = due_range(L.id)
-  for _, member in ipairs(call('ZRANGEBYLEX', KEYS[4], from, to, 'LIMIT', 0, budget)) do
+  local members = call('ZRANGEBYLEX', KEYS[4], from, to, 'LIMIT', 0, budget)
+  if L.due > 0 and L.due <= now then
+    local _, attempts = read_unfiled()
+    members[#members + 1] = concat(attempts[L.id] or {})
+  end
+  for _, member in ipairs(members) do
     local attempts = attempts_of(match(member, '([^\t]*)$'), budget)
     budget = budget - #attempts
     if #attempts == 0 then return units end

@@ -30,6 +30,7 @@ local function run()
 
   call('ZCARD', KEYS[4])
   call('ZCARD', KEYS[3])
+  call('LLEN', KEYS[6])
   if freeze then
     call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, 'frozen'), 'was', L.rule.status, 'frozen', reason)
     call('ZREM', KEYS[3], L.id) -- or the sweeper would come for it again and again
@@ -37,6 +38,7 @@ local function run()
   end
   call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
   call('HDEL', KEYS[FIRST_LOT], 'was', 'frozen')
+  file_unfiled()
   local due = first_due(L.id)
   if due > 0 then call('ZADD', KEYS[3], fmt('%d', due), L.id) end
   return { 'ok', '', now_s, '' }

@@ -37,6 +37,7 @@ local function run()
   call('XLEN', KEYS[2])
   call('ZCARD', KEYS[3])
   call('ZCARD', KEYS[4])
+  call('LLEN', KEYS[6])
   local present = found(FIRST_LOT, m[2])
   -- Of a shard that has no door every lot is planned on without one; the first load makes another.
   local without_door = sub(ARGV[5], 1, 1) == '\t' and sub(present, -#ARGV[5]) == ARGV[5]
@@ -46,6 +47,7 @@ local function run()
   if staged then call('ZCARD', due) end
 
   -- What is unlinked is freed in the background, where a rename over it would free it here.
+  file_unfiled()
   call('UNLINK', lot)
   call('ZREMRANGEBYLEX', KEYS[4], '[' .. id .. '\t', '(' .. id .. '\n')
   call('ZREM', KEYS[3], id)

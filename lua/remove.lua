@@ -14,6 +14,8 @@ local function run()
   if there ~= ARGV[5] then return { 'conflict', there } end
   call('ZCARD', KEYS[3])
   call('ZCARD', KEYS[4])
+  call('LLEN', KEYS[6])
+  file_unfiled()
   call('UNLINK', KEYS[FIRST_LOT], KEYS[FIRST_LOT + 1], KEYS[FIRST_LOT + 2])
   call('ZREMRANGEBYLEX', KEYS[4], '[' .. ARGV[4] .. '\t', '(' .. ARGV[4] .. '\n')
   call('ZREM', KEYS[3], ARGV[4])

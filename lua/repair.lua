@@ -59,6 +59,7 @@ local function counters(u) return fmt('%d\t%d\t%s', u.held, u.bought, u.live) en
 
 -- seen_as: a user's counters as who asks for the fix saw them.
 local function seen_as(stored)
+  if stored and #stored == ATTEMPT and not string.find(stored, '\t', 1, true) then return counters(parse_user(stored)) end
   local held, bought = match(stored or '0\t0\t', '^(%d+)\t(%d+)\t')
   if not held or #held > 15 or #bought > 15 then return 'damaged' end
   return counters(parse_user(stored))
@@ -127,8 +128,9 @@ local function run()
   if not L then return { code, detail or '' } end
   if not (L.rule.epoch == epoch and L.seq >= seq) then return { 'conflict', fmt('%d %d', L.rule.epoch, L.seq) } end
   prove()
+  file_unfiled()
 
-  -- Nothing is written before every fix has been looked at.
+  -- Nothing else is written before every fix has been looked at.
   local reply, i, any = { 'ok', '', '' }, 9, false
   while ARGV[i] do
     local stop, outcome = one(i)

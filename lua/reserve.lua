@@ -7,8 +7,7 @@
 --       it is 0, the quantity and hold (ms, 0: the lot's own) that all of these ask for, and for each its lot's id, attempt,
 --       "@user", "h user asked qty ", the constant part of its record, and "\tkey\tactor\t0\n", the tail of its event.
 --       Then for each other lot its id, the number n of its requests, the quantity and hold that all of them ask for, or -1 and
---       -1 where they differ, and a batch, or '' for none; then columns of n values: attempt, "@user", record, "qty 0 attempt" (the counters of a
---       user who had none), where record is
+--       -1 where they differ, and a batch, or '' for none; then columns of n values: attempt, "@user", record, where record is
 --         of a batch: "b user asked qty index batch"; then one text with a line "attempt user key actor" for each
 --         of no batch: "h user asked qty "; then a column of tails and, where they differ, quantity, hold, and 1 to replace the user's live hold or 0
 --       Attempts and users are distinct within a lot; a batch is a name its lot has never had.
@@ -35,7 +34,7 @@ end
 -- request is not what the contract says.
 local function wanted(n, qty, hold, batch, at)
   if not (type(n) == 'number' and n >= 1 and n <= 1e4 and n % 1 == 0 and type(batch) == 'string') then return nil end
-  local stop = at + 4 * n + (batch ~= '' and 1 or qty == -1 and 4 * n or n)
+  local stop = at + 3 * n + (batch ~= '' and 1 or qty == -1 and 4 * n or n)
   for i = at + n, stop - 1 do
     if not A[i] then return nil end
   end
@@ -44,7 +43,7 @@ local function wanted(n, qty, hold, batch, at)
   end
   if qty ~= -1 then return valid(qty, hold) and n * qty, stop end
   local sum = 0
-  for i = at + 5 * n, at + 6 * n - 1 do
+  for i = at + 4 * n, at + 5 * n - 1 do
     if batch ~= '' or not valid(A[i], A[i + n]) or type(A[i + 2 * n]) ~= 'number' then return nil end
     sum = sum + A[i]
   end
@@ -126,10 +125,10 @@ end
 
 -- tail_of: the end of the event of request i.
 local function tail_of(L, i)
-  if L.batch == '' then return A[L.at + (L.lone and 3 or 4 * L.n) + i] end
+  if L.batch == '' then return A[L.at + 3 * L.n + i] end
   if not L.tails then
     L.tails = {}
-    for key, actor in string.gmatch(A[L.at + 4 * L.n], '[^\n\t]*\t[^\n\t]*\t([^\n\t]*)\t([^\n\t]*)\n') do
+    for key, actor in string.gmatch(A[L.at + 3 * L.n], '[^\n\t]*\t[^\n\t]*\t([^\n\t]*)\t([^\n\t]*)\n') do
       L.tails[#L.tails + 1] = '\t' .. key .. '\t' .. actor .. '\t0\n'
     end
   end
@@ -151,7 +150,7 @@ local function answer_one(L, i, held)
   local n, at = L.n, L.at
   local attempt, record, known, u = A[at + i], A[at + 2 * n + i], L.known[3 + i], parse_user(L.known[3 + n + i])
   local qty, hold, replaces = L.qty, L.hold, false
-  if qty == -1 then qty, hold, replaces = A[at + 5 * n + i], A[at + 6 * n + i], A[at + 7 * n + i] == 1 end
+  if qty == -1 then qty, hold, replaces = A[at + 4 * n + i], A[at + 5 * n + i], A[at + 6 * n + i] == 1 end
   if known then return replay(L, attempt, known, record, u) end
   local live, tail = live_hold(L, u), tail_of(L, i)
   local back = live and replaces and select(3, parse_hold(live)) or nil
@@ -164,7 +163,7 @@ local function answer_one(L, i, held)
   L.available, L.held = L.available - qty, L.held + qty
   u.held, u.live = u.held + qty, attempt
   put_record(L, attempt, record)
-  put_record(L, A[at + n + i], fmt('%d\t%d\t%s', u.held, u.bought, attempt))
+  put_record(L, A[at + n + i], user_text(u))
   emit(attempt .. '\t' .. record .. tail)
   local same = held[deadline] or {}
   held[deadline], same[#same + 1] = same, attempt
@@ -183,6 +182,11 @@ local function one_by_one(L)
   return '', concat(out, '\n')
 end
 
+-- counters_of: how the counters of a user begin who had nothing and holds some units now; nil if his attempt alone says so.
+local function counters_of(qty)
+  if qty > 1 then return fmt('%d\t0\t', qty) end
+end
+
 -- head: what all holds of a lot that ask for the same share in the reply.
 local function head(L, ending)
   return fmt('%d', L.rule.limit == 0 and -1 or L.rule.limit - L.qty) .. ending
@@ -192,12 +196,13 @@ end
 local function all_new(L)
   local n, at, seq, res, attempts, lines = L.n, L.at, L.seq, {}, A[L.at], nil
   local deadline, deadline_text, ending = term(L, L.hold)
+  local counters = counters_of(L.qty)
   name_lot(L)
   for i = 0, n - 1 do
     local attempt, number = A[at + i], fmt('%d', seq + i + 1)
     local record = A[at + 2 * n + i] .. number .. ending
-    res[4 * i + 1], res[4 * i + 2], res[4 * i + 3], res[4 * i + 4] = attempt, record, A[at + n + i], A[at + 3 * n + i]
-    ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', record, A[at + 4 * n + i]
+    res[4 * i + 1], res[4 * i + 2], res[4 * i + 3], res[4 * i + 4] = attempt, record, A[at + n + i], counters and counters .. attempt or attempt
+    ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', record, A[at + 3 * n + i]
     evn = evn + 4
     lines = lines and lines .. '\n' .. number or number
     if i > 0 then attempts = attempts .. attempt end
@@ -220,17 +225,18 @@ local function hold_batch(L, odd)
   local base, skipped = fmt('%d', L.seq), concat(odd, ',')
   put_record(L, '#' .. L.batch, base .. ending .. '\t' .. skipped)
   local res, m = L.res, n - #odd
-  local k, n2, n3 = #res, 2 * n, 3 * n
+  local k, n2, counters = #res, 2 * n, counters_of(L.qty)
   if m == n then -- the usual case, and the hot loop
     for i = at, at + n - 1 do
-      res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], A[i + n3]
+      local attempt = A[i]
+      res[k + 1], res[k + 2], res[k + 3], res[k + 4] = attempt, A[i + n2], A[i + n], counters and counters .. attempt or attempt
       k = k + 4
     end
     attempts = concat(A, '', at, at + n - 1)
   else
     for i = at, at + n - 1 do
       if not by_itself[i - at + 1] then
-        res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], A[i + n3]
+        res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], counters and counters .. A[i] or A[i]
         k = k + 4
         attempts[#attempts + 1] = A[i]
       end
@@ -238,7 +244,7 @@ local function hold_batch(L, odd)
     attempts = concat(attempts)
   end
   name_lot(L)
-  emit(concat({ '+', n, base, L.qty, L.qty .. '/' .. L.hold, fmt('%d', deadline), now_s, skipped }, '\t') .. '\n' .. A[at + 4 * n])
+  emit(concat({ '+', n, base, L.qty, L.qty .. '/' .. L.hold, fmt('%d', deadline), now_s, skipped }, '\t') .. '\n' .. A[at + 3 * n])
   file_due(L, deadline, deadline_text, attempts, L.batch)
   L.seq, L.available, L.held = L.seq + m, L.available - m * L.qty, L.held + m * L.qty
   return head(L, ending) .. '\t' .. base, concat(out, '\n')
@@ -287,7 +293,7 @@ local function terms(rule_field, qty, hold)
   if not R or closed(R) or hold > R.max_hold or R.limit > 0 and qty > R.limit then return nil end
   local deadline = now + (hold == 0 and R.hold or hold)
   local ending = fmt('\t%d\t', deadline) .. now_s
-  return R.naming, deadline, fmt('\t%013d\t\t', deadline), ending, fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
+  return R.naming, deadline, ending, fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
 end
 
 -- look_at_lone: holds the requests of the m lots with one, but for writing them, as far as nothing speaks against them;
@@ -297,15 +303,15 @@ local function look_at_lone(lots, reply, m)
   if m == 0 then return 2 end
   local qty, hold, at = A[2], A[3], 4
   if not valid(qty, hold) or not A[3 + 5 * m] or not KEYS[FIRST_LOT + m - 1] then return nil end
-  local counters = fmt('%d\t0\t', qty)
-  local rule_field, naming, deadline, due_middle, ending, head -- of the lot before, whose rules are mostly the same
+  local counters = counters_of(qty)
+  local rule_field, naming, deadline, ending, head -- of the lot before, whose rules are mostly the same
   for k = FIRST_LOT, FIRST_LOT + m - 1 do
     local id, attempt, user, record, tail = unpack(A, at, at + 4)
     if #attempt ~= ATTEMPT then return nil end
     local known = call('HMGET', KEYS[k], 'live', 'rule', attempt, user)
     if known[2] ~= rule_field then
       rule_field = known[2]
-      naming, deadline, due_middle, ending, head = terms(rule_field, qty, hold)
+      naming, deadline, ending, head = terms(rule_field, qty, hold)
       if reply[4] == '' then reply[4] = head or '' end
     end
     local live, is_fresh = known[1], false
@@ -314,16 +320,21 @@ local function look_at_lone(lots, reply, m)
       if qty <= available and mark <= now then
         local number = fmt('%d', seq + 1)
         record = record .. number .. ending
-        emit('@\t' .. id .. naming .. attempt .. '\t' .. record .. tail)
-        dues[duen + 1], dues[duen + 2] = '0', id .. due_middle .. attempt
-        duen = duen + 2
+        ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4], ev[evn + 5], ev[evn + 6], ev[evn + 7] = '@\t', id, naming, attempt, '\t', record, tail
+        evn = evn + 7
+        if deadline ~= unfiled_at then
+          unfiledn, unfiled_at = unfiledn + 1, deadline
+          unfiled[unfiledn] = deadline
+        end
+        unfiled[unfiledn + 1], unfiled[unfiledn + 2] = id, attempt
+        unfiledn = unfiledn + 2
         if due == 0 or deadline < due then
           due = deadline
           look_at(id, due)
         end
         local i = freshn
         fresh[i + 1], fresh[i + 2], fresh[i + 3], fresh[i + 4], fresh[i + 5], fresh[i + 6], fresh[i + 7] =
-          KEYS[k], 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), attempt, record, user, counters .. attempt
+          KEYS[k], 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), attempt, record, user, counters and counters .. attempt or attempt
         freshn = i + FRESH
         reply[k - FIRST_LOT + 5] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
         is_fresh = true
@@ -353,10 +364,10 @@ end
 -- call, and all begins anew.
 local function look_at_all()
   local m, began, lots, reply = A[1], nil, nil, nil
-  if not (type(m) == 'number' and m >= 0 and m <= 1e4 and m % 1 == 0) then return nil end
+  if not (type(m) == 'number' and m >= 0 and m <= 2000 and m % 1 == 0) then return nil end
   repeat
     began, lots, reply = now, {}, { 'ok', '', now_s, '' }
-    evn, duen, firstn, freshn = 0, 0, 0, 0
+    evn, duen, firstn, freshn, unfiledn, unfiled_at = 0, 0, 0, 0, 0, nil
     local at = look_at_lone(lots, reply, m)
     if not at or not look_at_others(lots, reply, m, at) then return nil end
   until now == began

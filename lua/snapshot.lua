@@ -16,7 +16,7 @@ local function look(k)
   local ok, fields = pcall(picture, f[1], f[2], f[3], f[4], f[5], f[6])
   if not ok then return { 'damaged', 'a field of it cannot be read' }, '0' end
   local due
-  ok, due = pcall(due_units, { id = match(KEYS[k], '}:lot:(.*)$'), k = k }, tonumber(ARGV[4]))
+  ok, due = pcall(due_units, decode(match(KEYS[k], '}:lot:(.*)$'), k, f[1], f[3]), tonumber(ARGV[4]))
   if ok then return fields, fmt('%d', due) end
   return { 'damaged', 'its records or due entries cannot be read' }, '0'
 end

@@ -9,6 +9,7 @@ local function run()
   local shut = door()
   if shut then return shut end
   prove()
+  file_unfiled()
   local lots, strays, expired, more, budget = {}, {}, 0, 0, tonumber(ARGV[4])
   for j = 5, #ARGV do
     local L, code, detail = read_lot(ARGV[j], FIRST_LOT + j - 5)

@@ -13,20 +13,20 @@ const MaxShards = 1024
 
 // shardKeys are the keys of one shard. All of them, and those of its lots, share a hash tag and so a slot.
 type shardKeys struct {
-	prefix, meta, outbox, next, due, wake string
+	prefix, meta, outbox, next, due, wake, unfiled string
 }
 
 func keysOf(prefix string, shard int) shardKeys {
 	p := prefix + ":{" + tag(shard) + "}:"
-	return shardKeys{prefix: p, meta: p + "meta", outbox: p + "outbox", next: p + "next", due: p + "due", wake: p + "wake"}
+	return shardKeys{prefix: p, meta: p + "meta", outbox: p + "outbox", next: p + "next", due: p + "due", wake: p + "wake", unfiled: p + "unfiled"}
 }
 
 func (k shardKeys) lot(lot drop.LotID) string { return k.prefix + "lot:" + string(lot) }
 
-// gated returns KEYS for a script: the shard's five, then the lots (see lua/common.lua).
+// gated returns KEYS for a script: the shard's six, then the lots (see lua/common.lua).
 func (k shardKeys) gated(lots ...drop.LotID) []string {
-	keys := make([]string, 0, 5+len(lots))
-	keys = append(keys, k.meta, k.outbox, k.next, k.due, k.wake)
+	keys := make([]string, 0, 6+len(lots))
+	keys = append(keys, k.meta, k.outbox, k.next, k.due, k.wake, k.unfiled)
 	for _, l := range lots {
 		keys = append(keys, k.lot(l))
 	}

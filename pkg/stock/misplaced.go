@@ -110,6 +110,8 @@ func wantedType(key string) string {
 		return "stream"
 	case "next", "due", "stage-due":
 		return "zset"
+	case "unfiled":
+		return "list"
 	}
 	return ""
 }

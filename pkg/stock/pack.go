@@ -51,6 +51,36 @@ func (p *packer) number(n int64) {
 	p.Write(binary.BigEndian.AppendUint64(append(head[:0], 0xd3), uint64(n)))
 }
 
+// unpack reads texts and times as cmsgpack.pack writes them (str, uint 64); it stops at anything else.
+func unpack(packed string) (values []any) {
+	for packed != "" {
+		b := []byte(packed[:min(9, len(packed))])
+		n, head := 0, 0
+		switch {
+		case b[0]&0xe0 == 0xa0:
+			n, head = int(b[0]&0x1f), 1
+		case b[0] == 0xd9 && len(b) > 1:
+			n, head = int(b[1]), 2
+		case b[0] == 0xda && len(b) > 2:
+			n, head = int(binary.BigEndian.Uint16(b[1:])), 3
+		case b[0] == 0xdb && len(b) > 4:
+			n, head = int(binary.BigEndian.Uint32(b[1:])), 5
+		case (b[0] == 0xcf || b[0] == 0xd3) && len(b) > 8:
+			values = append(values, int64(binary.BigEndian.Uint64(b[1:])))
+			packed = packed[9:]
+			continue
+		default:
+			return values
+		}
+		if len(packed)-head < n {
+			return values
+		}
+		values = append(values, packed[head:head+n])
+		packed = packed[head+n:]
+	}
+	return values
+}
+
 // packReserves writes a group's requests as reserve.lua reads them. Quantity and hold are mostly the same for all of a
 // lot: then they are said once, and from leastBatch on the requests are a batch. The lots with one request come first,
 // those that ask for something else than the first of them apart.
@@ -118,9 +148,6 @@ func (p *packer) reserves(rs []*request, batch string, differ bool) {
 		default:
 			p.text("h\t", r.reserve.User, asked)
 		}
-	}
-	for _, r := range rs {
-		p.text(strconv.FormatInt(r.reserve.Qty, 10), "\t0\t", r.attempt)
 	}
 	if batch != "" {
 		p.events(rs)

@@ -109,6 +109,9 @@ var countText = regexp.MustCompile(`^\d{1,15}$`)
 // parseUser reads a user's counters. What lua/repair.lua takes for damaged must be so here, or a repair would wait for
 // something that it never sees.
 func parseUser(user, text string) drop.UserCount {
+	if len(text) == drop.AttemptLen && !strings.Contains(text, "\t") {
+		return drop.UserCount{User: user, Held: 1, Live: text}
+	}
 	r := &fields{f: strings.SplitN(text, "\t", 3)}
 	if len(r.f) < 3 || !countText.MatchString(r.f[0]) || !countText.MatchString(r.f[1]) {
 		return drop.UserCount{User: user, Damaged: true}

@@ -3,6 +3,7 @@ package stock
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -235,12 +236,16 @@ func inFull(record string, batches map[string]string) (string, bool) {
 	return strings.Join([]string{"h", f[1], f[2], f[3], itoa(n), b[1], b[2]}, "\t"), true
 }
 
-// DueEntries hands every due entry of a lot to fn, earliest first, in pages.
+// DueEntries hands every due entry of a lot to fn, in pages, and what is to become one (unfiled, see lua/common.lua) as such.
 func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.DueEntry) error) error {
 	keys := s.shardOf(lot).keys
 	node, err := s.server.node(ctx, keys.meta)
 	if err != nil {
 		return wireFault(s.target, err, false)
+	}
+	// What is unfiled is read first: what is filed meanwhile is found among the entries.
+	if err := s.unfiledOf(ctx, node, keys, lot, fn); err != nil {
+		return err
 	}
 	from, to := "["+string(lot)+"\t", "("+string(lot)+"\n"
 	for {
@@ -260,6 +265,46 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 		}
 		from = "(" + members[len(members)-1]
 	}
+}
+
+// unfiledOf hands what is unfiled of a lot to fn, if there is any.
+func (s *Stock) unfiledOf(ctx context.Context, node *redis.Client, keys shardKeys, lot drop.LotID, fn func([]drop.DueEntry) error) error {
+	elements, err := node.LRange(ctx, keys.unfiled, 0, -1).Result()
+	if err != nil {
+		return s.commandFault(keys.unfiled, err)
+	}
+	var page []drop.DueEntry
+	for _, element := range elements {
+		page = append(page, parseUnfiled(element, lot)...)
+	}
+	if len(page) == 0 {
+		return nil
+	}
+	return fn(page)
+}
+
+// parseUnfiled reads of an element what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
+func parseUnfiled(element string, lot drop.LotID) (page []drop.DueEntry) {
+	values := unpack(element)
+	for i := 0; i < len(values); i++ {
+		if at, ok := values[i].(int64); ok {
+			page = append(page, drop.DueEntry{At: time.UnixMilli(at).UTC()})
+			continue
+		}
+		if len(page) == 0 || i+1 == len(values) {
+			break
+		}
+		attempt, ok := values[i+1].(string)
+		if !ok || len(attempt) != drop.AttemptLen {
+			break
+		}
+		if values[i] == string(lot) {
+			last := &page[len(page)-1]
+			last.Attempts = append(last.Attempts, attempt)
+		}
+		i++
+	}
+	return slices.DeleteFunc(page, func(e drop.DueEntry) bool { return len(e.Attempts) == 0 })
 }
 
 // StrayDues hands every due entry of a shard to fn that is of none of the known lots. What is of a known lot is passed over

@@ -22,12 +22,10 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 	newLot(t, s, drop.Definition{Lot: lot, Stock: 9})
 	ann := reserve(t, s, lot, "ann", "k", 2).Reservation
 	bob := reserve(t, s, lot, "bob", "k", 1).Reservation
+	sound := dueMember(lot, bob.Deadline.UnixMilli(), bob.ID.Attempt)
 	bob = settle(t, s, drop.SettleRequest{ID: bob.ID, Action: drop.ActConfirm, Ref: "p"}).Reservation
 	k := s.shardOf(lot).keys
-	members := rdb.ZRange(t.Context(), k.due, 0, -1).Val()
-	sound := members[slices.IndexFunc(members, func(m string) bool { return strings.Contains(m, bob.ID.Attempt) })]
-	rdb.Del(t.Context(), k.due)
-	rdb.Del(t.Context(), k.next)
+	rdb.Del(t.Context(), k.due, k.next, k.unfiled)
 	rdb.ZAdd(t.Context(), k.due, redis.Z{Member: sound}, redis.Z{Member: "hat\t!"})
 	rdb.HSet(t.Context(), k.lot(lot), "@ann", "5\t0\t", "#left", "1\t1\t1\t")
 	ended := ann

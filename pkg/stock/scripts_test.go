@@ -147,19 +147,19 @@ type scriptCall struct {
 
 // reserveArgs are the values of one request as the engine packs them, numbers as text.
 func reserveArgs(lot drop.LotID, user, qty string) []string {
-	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", qty + "\t0\t" + drop.AttemptOf(lot, user, "new"), "\tnew\tshop\t0\n", qty, "0", "0"}
+	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0", "0"}
 }
 
 // loneArgs are a request among those that are the only ones of their lots.
 func loneArgs(lot drop.LotID, user, qty string) []string {
 	args := reserveArgs(lot, user, qty)
-	return []string{qty, "0", string(lot), args[5], args[6], args[7], args[9]}
+	return []string{qty, "0", string(lot), args[5], args[6], args[7], args[8]}
 }
 
 // replaceArgs are the same request, for the place of the user's live hold.
 func replaceArgs(lot drop.LotID, user, qty string) []string {
 	args := reserveArgs(lot, user, qty)
-	args[12] = "1"
+	args[11] = "1"
 	return args
 }
 
@@ -167,7 +167,7 @@ func replaceArgs(lot drop.LotID, user, qty string) []string {
 func alikeArgs(lot drop.LotID, user, qty string) []string {
 	args := reserveArgs(lot, user, qty)
 	args[2], args[3] = qty, "0"
-	return args[:10]
+	return args[:9]
 }
 
 // batchArgs are requests of one unit each that make a batch.
@@ -177,7 +177,6 @@ func batchArgs(lot drop.LotID, batch string, users ...string) []string {
 		func(_ int, user string) string { return drop.AttemptOf(lot, user, "new") },
 		func(_ int, user string) string { return "@" + user },
 		func(i int, user string) string { return "b\t" + user + "\t1/0\t1\t" + strconv.Itoa(i+1) + "\t" + batch },
-		func(_ int, user string) string { return "1\t0\t" + drop.AttemptOf(lot, user, "new") },
 	}
 	for _, column := range columns {
 		for i, user := range users {
@@ -218,7 +217,7 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 	reserves := func(args ...string) []string { return append([]string{"1000000", "100", "0"}, args...) }
 	lone := func(args ...string) []string { return append([]string{"1000000", "100", "1"}, args...) }
 	calls := []scriptCall{
-		{"reserve", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 4, 5, 6, 13, 14}},
+		{"reserve", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 4, 5, 6, 12, 13}},
 		{"reserve alone", "reserve", one, lone(loneArgs(sceneLot, "gus", "1")...), []int{0, 1, 2, 3, 4}},
 		{"reserve alone with take-back", "reserve", one, lone(loneArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 3, 4}},
 		{"reserve alone of a due user", "reserve", one, lone(loneArgs(sceneLot, "ann", "1")...), nil},
@@ -226,11 +225,11 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 		{"reserve all alike", "reserve", one, reserves(alikeArgs(sceneLot, "gus", "1")...), []int{4, 5, 6}},
 		{"reserve a batch", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus")...), []int{4, 6}},
 		{"reserve a batch beyond the stock", "reserve", one, reserves(batchArgs(sceneLot, "b1", "gus", "ann", "hal", "ida")...), []int{4, 6}},
-		{"reserve with take-back", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 4, 5, 6, 13, 14}},
+		{"reserve with take-back", "reserve", one, reserves(reserveArgs(sceneLot, "gus", "2")...), []int{0, 1, 2, 4, 5, 6, 12, 13}},
 		{"reserve of a due user", "reserve", one, reserves(reserveArgs(sceneLot, "ann", "1")...), nil},
-		{"reserve in place of a hold", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "2")...), []int{0, 1, 2, 4, 5, 6, 13, 14, 15}},
-		{"reserve in place of a due hold", "reserve", one, reserves(replaceArgs(sceneLot, "ann", "2")...), []int{0, 1, 15}},
-		{"reserve in place of a hold, beyond the stock", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "5")...), []int{0, 1, 15}},
+		{"reserve in place of a hold", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "2")...), []int{0, 1, 2, 4, 5, 6, 12, 13, 14}},
+		{"reserve in place of a due hold", "reserve", one, reserves(replaceArgs(sceneLot, "ann", "2")...), []int{0, 1, 14}},
+		{"reserve in place of a hold, beyond the stock", "reserve", one, reserves(replaceArgs(sceneLot, "bob", "5")...), []int{0, 1, 14}},
 		{"reserve in two lots", "reserve", both, reserves(append(reserveArgs(sceneLot, "gus", "2"), reserveArgs(otherLot, "gus", "2")...)...), nil},
 		{"confirm", "settle", one, settleArgs("bob", "c", "0", "pay", ""), []int{0, 1, 3, 5, 7}},
 		{"confirm a due hold", "settle", one, settleArgs("ann", "c", "0", "pay", "refuse"), nil},
@@ -258,7 +257,7 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 func (sc *scene) wantUntouched(t *testing.T, before map[string]string, status string) {
 	t.Helper()
 	k := sc.s.shardOf(sceneLot).keys
-	loose := []string{k.next, k.due}
+	loose := []string{k.next, k.due, k.unfiled}
 	after := contents(t, sc.rdb)
 	for key := range before {
 		if !slices.Contains(loose, key) && after[key] != before[key] {
@@ -291,6 +290,14 @@ func (sc *scene) dueMembers(t *testing.T) map[string]bool {
 	return out
 }
 
+// stray is a command that writes something of another type than a key is for.
+func stray(key string) []any {
+	if wantedType(key) == "list" {
+		return []any{"SET", key, "stray"}
+	}
+	return []any{"RPUSH", key, "stray"}
+}
+
 func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 	for _, due := range []bool{false, true} {
 		sc := newScene(t, due)
@@ -301,7 +308,7 @@ func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 					sc.reset(t)
 					members := sc.dueMembers(t)
 					sc.rdb.Del(t.Context(), key)
-					if err := sc.rdb.RPush(t.Context(), key, "stray").Err(); err != nil {
+					if err := sc.rdb.Do(t.Context(), stray(key)...).Err(); err != nil {
 						t.Fatal(err)
 					}
 					before := contents(t, sc.rdb)
@@ -311,7 +318,7 @@ func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 						return
 					}
 					sc.wantUntouched(t, before, status)
-					if key != sc.s.shardOf(sceneLot).keys.due {
+					if k := sc.s.shardOf(sceneLot).keys; key != k.due && key != k.unfiled {
 						for a := range members {
 							if !sc.dueMembers(t)[a] {
 								t.Fatalf("answered %q and lost the due entry of %s", status, a)
@@ -329,9 +336,9 @@ func TestAKeyOfAnotherTypeIsNeverHalfWritten(t *testing.T) {
 func (sc *scene) wantDoneWithout(t *testing.T, before map[string]string, key string, i int) {
 	t.Helper()
 	switch i {
-	case 0, 1, 5, 6: // meta, outbox, lots: no change can do without
+	case 0, 1, 6, 7: // meta, outbox, lots: no change can do without
 		sc.wantUntouched(t, before, "ok")
-	case 2, 3, 4: // next, due, wake
+	case 2, 3, 4, 5: // next, due, wake, unfiled
 		sc.rdb.Del(t.Context(), key)
 		for _, lot := range []drop.LotID{sceneLot, otherLot} {
 			wantHistory(t, sc.s, sc.rdb, lot)
@@ -351,9 +358,8 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 				for _, number := range hostileNumbers {
 					args := slices.Clone(call.args)
 					args[at] = number
-					if lone := args[2] != "0"; call.script == "reserve" && !lone && (at == 13 || at == 5 && number != "-1") {
+					if lone := args[2] != "0"; call.script == "reserve" && !lone && (at == 12 || at == 5 && number != "-1") {
 						args[10] = "h\t" + args[9][1:] + "\t" + number + "/0\t" + number + "\t"
-						args[11] = number + "\t0\t" + args[8]
 					} else if call.script == "reserve" && lone && at == 3 {
 						args[8] = "h\t" + args[7][1:] + "\t" + number + "/0\t" + number + "\t"
 					}
@@ -373,7 +379,7 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 	sc := newScene(t, true)
 	base := sc.calls(t)[0]
-	for at, bad := range map[int][]string{8: {"", "short", strings.Repeat("a", 27)}, 13: append([]string{"1000000001"}, hostileNumbers...), 14: {"-1", "nan", "inf", "abc", "1e12"}} {
+	for at, bad := range map[int][]string{8: {"", "short", strings.Repeat("a", 27)}, 12: append([]string{"1000000001"}, hostileNumbers...), 13: {"-1", "nan", "inf", "abc", "1e12"}} {
 		for _, text := range bad {
 			sc.reset(t)
 			args := slices.Clone(base.args)
@@ -488,10 +494,10 @@ func TestACallThatFailedLeavesNothingForTheNext(t *testing.T) {
 	sc := newScene(t, true)
 	k := sc.s.shardOf(sceneLot).keys
 	for _, call := range sc.calls(t) {
-		for _, key := range []string{k.outbox, k.next, k.due} {
+		for _, key := range []string{k.outbox, k.next, k.due, k.unfiled} {
 			sc.reset(t)
 			sc.rdb.Del(t.Context(), key)
-			sc.rdb.RPush(t.Context(), key, "stray")
+			sc.rdb.Do(t.Context(), stray(key)...)
 			sc.run(t, call.script, sc.keys(call.lots...), append(sc.door[:], call.args...))
 			sc.reset(t)
 			reserve(t, sc.s, sceneLot, "hal", "k", 1)
@@ -738,14 +744,14 @@ func TestAMalformedLoadChangesNothing(t *testing.T) {
 	for i, key := range keys {
 		sc.reset(t)
 		sc.rdb.Del(t.Context(), key)
-		sc.rdb.RPush(t.Context(), key, "stray")
+		sc.rdb.Do(t.Context(), stray(key)...)
 		before := contents(t, sc.rdb)
 		status := sc.run(t, "load", keys, append(sc.door[:], args...))
-		if i == 4 || i > 5 {
+		if i == 4 || i > 6 {
 			continue // wake is only ever set, and what was staged is thrown away
 		}
 		if status == "ok" || !maps.Equal(before, contents(t, sc.rdb)) {
-			t.Fatalf("with %s a list, answered %q", key, status)
+			t.Fatalf("with %s of another type, answered %q", key, status)
 		}
 	}
 	other := slices.Clone(args)
