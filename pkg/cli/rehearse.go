@@ -106,6 +106,10 @@ func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scena
 	if err != nil {
 		return none, err
 	}
+	twice, err := wire.AuditHistory(ctx, s, l, report)
+	if err != nil {
+		return none, err
+	}
 	var lots []drop.LotID
 	for _, def := range scenario.Lots {
 		lots = append(lots, def.Lot)
@@ -127,7 +131,7 @@ func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scena
 		}
 		ends = append(ends, end)
 	}
-	return book.Summarise(scenario, ends, broken), nil
+	return book.Summarise(scenario, ends, append(broken, twice...)), nil
 }
 
 // lotEnd takes over what reconcile saw of a lot. What still lags after all the waiting is a finding like any other.

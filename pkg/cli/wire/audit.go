@@ -60,6 +60,17 @@ func AuditShop(ctx context.Context, s *stock.Stock, l *ledger.Ledger, o AuditOpt
 	return a.Audit, nil
 }
 
+// AuditHistory looks for what a comparison of both stores does not see: events that are there twice, and a history that does
+// not follow from its first row. It is the part of AuditShop that holds also where servers were lost meanwhile.
+func AuditHistory(ctx context.Context, s *stock.Stock, l *ledger.Ledger, report reconcile.Report) (findings []string, err error) {
+	a := &shopAudit{stock: s, ledger: l, suspects: map[drop.LotID]bool{}}
+	if err := a.history(ctx, report); err != nil {
+		return nil, err
+	}
+	err = a.outboxes(ctx, report)
+	return a.Findings, err
+}
+
 // shopAudit is an audit under way.
 type shopAudit struct {
 	bench.Audit
