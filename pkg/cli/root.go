@@ -181,7 +181,7 @@ func finishLeaf(a *app, cmd *cobra.Command) {
 		}
 		return nil
 	}
-	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return missingFlag(cmd) }
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return errors.Join(missingFlag(cmd), emptyList(cmd)) }
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a.started = true
 		dryRun := cmd.Flags().Lookup("dry-run")
@@ -235,6 +235,21 @@ func missingFlag(cmd *cobra.Command) (err error) {
 		if required := f.Annotations[cobra.BashCompOneRequiredFlag]; err == nil && !f.Changed && slices.Equal(required, []string{"true"}) {
 			err = fault.New(fault.Usage, "--%s is missing", f.Name).WithField(f.Name).
 				WithHint("usage: %s; see %s --help", cmd.UseLine(), cmd.CommandPath())
+		}
+	})
+	return err
+}
+
+// emptyList names a flag whose list names nothing, which must not mean everything: an empty variable of a script would.
+func emptyList(cmd *cobra.Command) (err error) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		list, ok := f.Value.(pflag.SliceValue)
+		if !ok || !f.Changed || err != nil {
+			return
+		}
+		if words := list.GetSlice(); len(words) == 0 || slices.ContainsFunc(words, func(w string) bool { return strings.TrimSpace(w) == "" }) {
+			err = fault.New(fault.Usage, "--%s has an empty place in its list", f.Name).WithField(f.Name).
+				WithHint("name something there, or leave --%s out; see %s --help", f.Name, cmd.CommandPath())
 		}
 	})
 	return err
