@@ -32,6 +32,7 @@ const (
 	lookEvery  = 250 * time.Millisecond
 	lookIdle   = 500 * time.Millisecond // where there was nothing to send
 	pruneEvery = time.Minute
+	tellEvery  = time.Minute     // how often the log says that a receiver does not take what it is sent
 	stopLimit  = 2 * time.Second // for what is being sent when the worker stops
 
 	firstPause   = time.Second
@@ -52,12 +53,20 @@ type Notifier struct {
 	rounds sync.WaitGroup
 	failed chan error // the first error of a round
 	mu     sync.Mutex
-	busy   map[string]bool // hooks that are being served; behind mu
+	busy   map[string]bool    // hooks that are being served; behind mu
+	told   map[string]trouble // what the log says of hooks that have not taken all they were sent; behind mu
+}
+
+// trouble is what the log says of a hook.
+type trouble struct {
+	last time.Time // when it was told that notices are not taken
+	more int       // notices that were not taken since then
+	over bool      // it took them again
 }
 
 // Run sends until the context ends, and returns an error of the queue. What wakes it is a hint that something is new.
 func (n *Notifier) Run(ctx context.Context, wake <-chan struct{}) error {
-	n.busy, n.failed = map[string]bool{}, make(chan error, 1)
+	n.busy, n.told, n.failed = map[string]bool{}, map[string]trouble{}, make(chan error, 1)
 	ctx, stop := context.WithCancel(ctx)
 	defer n.rounds.Wait()
 	defer stop()
@@ -211,18 +220,29 @@ func (n *Notifier) finish(ctx context.Context, claim drop.HookClaim, outcomes []
 	}
 }
 
-// say logs a trouble when it begins and when it is over, not at each attempt.
+// say logs that a receiver does not take what it is sent: when that begins, then once a minute with the number of notices, and
+// when it is over. One that takes some and refuses others makes no more lines than that.
 func (n *Notifier) say(claim drop.HookClaim, outcomes []outcome, answers bool) {
+	bad := slices.DeleteFunc(slices.Clone(outcomes), func(o outcome) bool { return o.Outcome == drop.Delivered })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	t, known := n.told[claim.ID]
 	switch {
-	case !answers && claim.Failures == 0:
-		n.Log.Warn("a receiver of notices fails; trying again until it answers", "hook", claim.ID, "why", outcomes[0].Why, "next", "dropctl hook test "+claim.ID)
-	case answers && claim.Failures > 0:
-		n.Log.Info("a receiver of notices answers again", "hook", claim.ID, "failures", claim.Failures)
-	}
-	for _, o := range outcomes {
-		if o.Outcome == drop.Refused && o.Attempts == 1 {
-			n.Log.Warn("a receiver refuses a notice; trying again less and less often", "hook", claim.ID, "kind", o.Notice.Kind, "lot", o.Notice.Lot, "why", o.Why)
-			return
+	case len(bad) == 0 && (known && !t.over || !known && claim.Failures > 0):
+		n.Log.Info("a receiver takes notices again", "hook", claim.ID, "not_taken", t.more)
+		t.over, t.more = true, 0
+	case len(bad) == 0 && time.Since(t.last) >= tellEvery:
+		delete(n.told, claim.ID)
+		return
+	case len(bad) > 0 && time.Since(t.last) >= tellEvery:
+		what := "a receiver refuses notices; trying each again less and less often"
+		if !answers {
+			what = "a receiver of notices fails; trying again until it answers"
 		}
+		n.Log.Warn(what, "hook", claim.ID, "notices", t.more+len(bad), "kind", bad[0].Notice.Kind, "lot", bad[0].Notice.Lot, "why", bad[0].Why, "next", "dropctl hook test "+claim.ID)
+		t = trouble{last: time.Now()}
+	default:
+		t.more += len(bad)
 	}
+	n.told[claim.ID] = t
 }

@@ -1,11 +1,13 @@
 package notify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,5 +63,56 @@ func TestATroubleEndsAllRounds(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		cancel()
 		t.Errorf("it goes on sending, and looks at nothing else; then it ended with %v", <-ended)
+	}
+}
+
+// A receiver that refuses all, or some, of what it is sent makes a line a minute, not one a notice.
+func TestATroubleIsToldOnceAMinute(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	n := Notifier{Log: slog.New(slog.NewTextHandler(&log, nil)), told: map[string]trouble{}}
+	said := func() int { defer log.Reset(); return bytes.Count(log.Bytes(), []byte("\n")) }
+	round := func(hook string, outcome1, outcome2 drop.SendOutcome) {
+		claim := drop.HookClaim{Hook: drop.Hook{ID: hook}}
+		n.say(claim, []outcome{{Answer: Answer{Outcome: outcome1}}, {Answer: Answer{Outcome: outcome2}}}, outcome1 != drop.Failed || outcome2 != drop.Failed)
+	}
+	aMinutePasses := func() {
+		for id, t := range n.told {
+			t.last = t.last.Add(-tellEvery)
+			n.told[id] = t
+		}
+	}
+	for range 100 {
+		round("refuses", drop.Refused, drop.Refused)
+		round("some", drop.Refused, drop.Delivered)
+		round("fails", drop.Failed, drop.Failed)
+	}
+	if lines := said(); lines != 3 {
+		t.Errorf("%d lines of three receivers that begin to fail", lines)
+	}
+	aMinutePasses()
+	for range 100 {
+		round("refuses", drop.Refused, drop.Refused)
+	}
+	if text := log.String(); said() != 1 || !strings.Contains(text, "notices=200") {
+		t.Errorf("a minute later: %s", text)
+	}
+	for range 100 {
+		round("refuses", drop.Delivered, drop.Delivered)
+		round("refuses", drop.Refused, drop.Refused)
+	}
+	if lines := said(); lines != 1 {
+		t.Errorf("%d lines of one that takes notices again, and again not", lines)
+	}
+	aMinutePasses()
+	round("refuses", drop.Refused, drop.Delivered)
+	round("refuses", drop.Delivered, drop.Delivered)
+	if lines := said(); lines != 2 {
+		t.Errorf("%d lines of the next trouble and its end", lines)
+	}
+	aMinutePasses()
+	round("refuses", drop.Delivered, drop.Delivered)
+	if _, known := n.told["refuses"]; known || said() > 0 {
+		t.Error("one that is fine again is not forgotten")
 	}
 }

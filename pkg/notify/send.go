@@ -27,8 +27,9 @@ const (
 	// sendLimit is how long a receiver may take for an answer.
 	sendLimit  = 10 * time.Second
 	dialLimit  = 5 * time.Second
-	answerKept = 1 << 10  // bytes of an answer that are shown
-	answerRead = 64 << 10 // bytes that are read, so that the connection can be used again
+	answerKept = 1 << 10     // bytes of an answer that are shown
+	answerRead = 64 << 10    // bytes that are read, so that the connection can be used again
+	readLimit  = time.Second // for the body of an answer, whose status says it all: others wait for it to end
 	retryMost  = time.Hour
 )
 
@@ -104,6 +105,8 @@ func (s *Sender) Send(ctx context.Context, h drop.Hook, secret, id string, n dro
 	if err != nil {
 		return Answer{}, fault.Wrap(fault.Failed, err, "writing a notice")
 	}
+	ctx, breakOff := context.WithCancel(ctx)
+	defer breakOff()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL, bytes.NewReader(text))
 	if err != nil {
 		return Answer{}, fault.New(fault.Invalid, "that is no URL").WithField("url")
@@ -122,6 +125,7 @@ func (s *Sender) Send(ctx context.Context, h drop.Hook, secret, id string, n dro
 		return Answer{Outcome: drop.Failed, Why: reason(err), Took: time.Since(start)}, nil
 	}
 	defer func() { _ = resp.Body.Close() }()
+	defer time.AfterFunc(readLimit, breakOff).Stop()
 	kept, _ := io.ReadAll(io.LimitReader(resp.Body, answerKept))
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, answerRead-answerKept))
 	a := judge(resp)

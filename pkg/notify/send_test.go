@@ -227,3 +227,18 @@ func dnsAnswer(query []byte, ip net.IP) []byte {
 	}
 	return answer
 }
+
+// The status says whether a notice has arrived. Others wait for the round to end.
+func TestABodyThatDripsHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			_, _ = io.WriteString(w, "x")
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	if a := send(t, url); a.Outcome != drop.Delivered || a.Status != 200 || !strings.HasPrefix(a.Body, "x") || a.Took > sendLimit*9/10 {
+		t.Errorf("%+v", a)
+	}
+}
