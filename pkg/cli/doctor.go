@@ -57,7 +57,7 @@ fails; a store that is down is one failed check, and the other store is checked 
 			return a.doctor(cmd.Context(), doctor.Profile(profile), only)
 		},
 	}
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Lag)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Work, config.Tasks, config.Broker, config.Lag)
 	cmd.Flags().StringVar(&profile, "profile", string(doctor.Development), "how strict to be: development or production")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "only these stores: redis, postgres, kafka, cloudtasks")
 	_ = cmd.RegisterFlagCompletionFunc("profile", completeWords(doctor.Profiles()...))

@@ -174,8 +174,11 @@ func TestALostAnswerOfAServer(t *testing.T) {
 
 func TestAServerThatCannotBeCalled(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
+	blank := filepath.Join(t.TempDir(), "blank")
+	for file, text := range map[string]string{empty: "", blank: " \n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for name, c := range map[string]struct {
 		env  map[string]string
@@ -185,6 +188,7 @@ func TestAServerThatCannotBeCalled(t *testing.T) {
 		"nobody there": {map[string]string{"DROPCTL_SERVER": "http://127.0.0.1:1"}, 5, "no answer from http://127.0.0.1:1"},
 		"no URL":       {map[string]string{"DROPCTL_SERVER": "nonsense"}, 2, "the URL of the server"},
 		"no such file": {map[string]string{"DROPCTL_SERVER": "http://127.0.0.1:1", "DROPCTL_API_KEY_FILE": "/does/not/exist"}, 2, "(invalid_config)"},
+		"a blank one":  {map[string]string{"DROPCTL_SERVER": "http://127.0.0.1:1", "DROPCTL_API_KEY_FILE": blank}, 2, "api-key-file: " + blank + " is empty"},
 		"an empty one": {map[string]string{"DROPCTL_SERVER": "http://127.0.0.1:1", "DROPCTL_API_KEY_FILE": empty}, 2, "is empty"},
 		"no reference": {map[string]string{"DROPCTL_SERVER": "http://127.0.0.1:1", "DROPCTL_API_KEY": "env:NOT_SET"}, 2, "NOT_SET"},
 	} {

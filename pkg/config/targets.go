@@ -229,7 +229,7 @@ func secretFile(setting, path string) (Secret, error) {
 			WithHint("check that the file exists and that this user may read it")
 	}
 	text := strings.TrimSuffix(strings.TrimSuffix(string(data), "\n"), "\r")
-	if text == "" {
+	if strings.TrimSpace(text) == "" {
 		return Secret{}, fault.New(fault.InvalidConfig, "%s: %s is empty", setting, path).WithField(setting).
 			WithHint("write the secret into it")
 	}

@@ -18,7 +18,7 @@ func delivers(h drop.TasksHealth) verdict {
 	case h.Hidden:
 		return notTold("this process may not look at the queue", "give its account roles/cloudtasks.viewer on the queue")
 	case !h.Exists:
-		return bad(noQueue, "make it: gcloud tasks queues create; or correct tasks-queue", "there is no such queue: nothing reaches the ledger")
+		return bad(noQueue, "make it: gcloud tasks queues create; or correct --tasks-queue", "there is no such queue: nothing reaches the ledger")
 	case h.Stands != "":
 		return bad(queueStands, "let it go on: gcloud tasks queues resume; Redis keeps the events until then", "the queue is %s: nothing reaches the ledger", h.Stands)
 	case h.Delivered > 0 && h.Delivered < h.Created:
