@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"math"
@@ -90,7 +91,8 @@ func unread(err error) error {
 //		}
 //	}
 //
-// and o.err says what was wrong. No call takes nested objects or lists, so they are refused where they begin.
+// and o.err says what was wrong. No call takes nested objects or lists, so they are refused where they begin; only a payment
+// gateway may send fields that are not known, of any kind (skip).
 type object struct {
 	data []byte
 	at   int
@@ -205,6 +207,22 @@ func (o *object) missing(name string) {
 }
 
 func (o *object) unknown() { o.refuse("is not a field of this call", "see the fields: /openapi.json") }
+
+// skip passes over a field that this call does not know, whatever its value is. One that some readers would take for a field
+// that is known, since they do not tell capitals from others, is refused.
+func (o *object) skip(known ...string) {
+	if slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, o.name) }) {
+		o.unknown()
+		return
+	}
+	var value json.RawMessage
+	d := json.NewDecoder(bytes.NewReader(o.data[o.at:]))
+	if err := d.Decode(&value); err != nil || !utf8.Valid(value) {
+		o.refuse("is not valid JSON in UTF-8", "send one JSON object in UTF-8")
+		return
+	}
+	o.at += int(d.InputOffset())
+}
 
 // string reads a text value.
 func (o *object) string() string {

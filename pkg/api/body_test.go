@@ -273,7 +273,8 @@ func TestRetryAfterIsSpreadAndWhole(t *testing.T) {
 func FuzzPaymentBody(f *testing.F) {
 	const id = "hat~aaaaaaaaaaaaaaaaaaaaaaaaaa~1"
 	for _, body := range []string{`{"reservation":"` + id + `","attempt":1,"status":"approved","reference":"ch_1"}`, `{"reservation":"` + id + `","attempt":2,"status":"declined","reason":"\ud800"}`,
-		`{"reservation":"` + id + `","attempt":1e0,"status":"pending"}`, `{"reservation":"` + id + `","attempt":1,"attempt":2,"status":"pending"}`, `null`} {
+		`{"reservation":"` + id + `","attempt":1e0,"status":"pending"}`, `{"reservation":"` + id + `","attempt":1,"attempt":2,"status":"pending"}`, `null`,
+		`{"reservation":"` + id + `","attempt":1,"status":"pending","fee":{"parts":[1,{}]},"net":null}`, `{"reservation":"` + id + `","attempt":1,"status":"pending","\u017ftatus":"approved"}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

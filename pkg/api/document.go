@@ -40,8 +40,8 @@ func describe() *huma.OpenAPI {
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{Title: "dropctl", Version: "1",
 			Description: "Hands out exactly what exists, at once, to people who then pay within minutes.\n\n" +
-				"Every call that changes something may be repeated as it is: it acts once. Bodies are single JSON objects in UTF-8 of at most 64 KiB; a field twice, an unknown one, " +
-				"or a number of units with a fraction is refused. Times are RFC 3339 in UTC; durations are seconds. " +
+				"Every call that changes something may be repeated as it is: it acts once. Bodies are single JSON objects in UTF-8 of at most 64 KiB; a field twice, an unknown one " +
+				"(but from a payment gateway) or a number of units with a fraction is refused. Times are RFC 3339 in UTC; durations are seconds. " +
 				"What goes wrong is an RFC 9457 problem, whose `code` stays the same for ever and whose `instance` is the id in the header X-Request-Id. " +
 				"Answers 429 and 503 say in Retry-After when to ask again."},
 		Components: &huma.Components{

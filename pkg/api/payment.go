@@ -71,7 +71,7 @@ func parsePayment(o *object) (b client.PaymentBody) {
 		case "reason":
 			b.Reason = drop.TidyText(o.string()) // a decline stays one, however it is worded
 		default:
-			o.unknown()
+			o.skip("reservation", "attempt", "status", "reference", "reason") // a gateway says more over the years
 		}
 	}
 	for _, f := range []struct {

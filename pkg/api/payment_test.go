@@ -55,7 +55,8 @@ func TestAGatewayCallsBack(t *testing.T) {
 	says(http.StatusUnauthorized, "unauthorized", approved, signed(now.Add(-time.Hour), approved))
 	says(http.StatusRequestEntityTooLarge, "too_large", strings.Repeat(" ", 70_000), nil)
 	for text, field := range map[string]string{body(id, `"attempt":1,"status":"approved"`): "reference", body(id, `"attempt":1,"status":"paid"`): "status", body(id, `"status":"declined"`): "attempt",
-		body("nonsense", `"attempt":1,"status":"declined"`): "reservation", body(id, `"attempt":1,"attempt":2,"status":"declined"`): "attempt", `[]`: "body"} {
+		body("nonsense", `"attempt":1,"status":"declined"`): "reservation", body(id, `"attempt":1,"attempt":2,"status":"declined"`): "attempt", `[]`: "body",
+		body(id, `"attempt":1,"status":"declined","Status":"approved"`): "Status", body(id, `"attempt":1,"status":"declined","new":1,"new":1`): "new", body(id, `"attempt":1,"status":"declined","new":[1`): "new"} {
 		if p := refused(t, http.StatusBadRequest, "invalid", s.call(t, "POST", paymentPath, text, signed(now, text))); p.Field != field {
 			t.Errorf("%s is a fault of %q", text, p.Field)
 		}
@@ -68,7 +69,7 @@ func TestAGatewayCallsBack(t *testing.T) {
 	for i, step := range []struct {
 		text     string
 		replayed bool
-	}{{body(id, `"attempt":1,"status":"pending"`), false}, {body(id, `"attempt":1,"status":"declined","reason":"no\nfunds, `+strings.Repeat("sorry ", 50)+`"`), false}, {body(id, `"attempt":1,"status":"declined"`), true},
+	}{{body(id, `"attempt":1,"fee":{"parts":[1,"\u20ac"]},"live":true,"status":"pending","net":-1.5e2`), false}, {body(id, `"attempt":1,"status":"declined","reason":"no\nfunds, `+strings.Repeat("sorry ", 50)+`"`), false}, {body(id, `"attempt":1,"status":"declined"`), true},
 		{approved, false}, {approved, true}, {body(id, `"attempt":1,"status":"pending"`), true}} {
 		ans := s.call(t, "POST", paymentPath, step.text, signed(now, step.text))
 		if v := into[client.PaymentTaken](t, http.StatusOK, ans); v.Replayed != step.replayed || (ans.header.Get("Idempotency-Replayed") == "true") != step.replayed || v.Reservation != id {

@@ -235,7 +235,8 @@ func lotRoutes() []route {
 func paymentRoutes() []route {
 	return []route{{method: http.MethodPost, path: paymentPath, id: "payment-callback", summary: "Say what became of a charge",
 		about: "For the payment gateway of `--payment webhook`, which needs no key but signs: the header holds the time in seconds and the HMAC-SHA256 of time, dot and body under the shared secret. " +
-			"A call may be repeated. Approved after declined counts, since the money has moved; any other contradiction is a conflict.",
+			"A call may be repeated. Approved after declined counts, since the money has moved; any other contradiction is a conflict. " +
+			"Fields that are not listed here may be there and are not looked at.",
 		serve:    (*API).takePayment,
 		params:   []param{{"header", sign.HeaderName, "At most five minutes old.", "t=1764583200,v1=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", true}},
 		body:     client.PaymentBody{Reservation: exampleID, Attempt: 1, Status: "approved", Reference: "ch_1027"},

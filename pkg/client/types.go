@@ -106,6 +106,8 @@ type RefundBody struct {
 
 // PaymentBody is what a payment gateway calls back with, once it has decided about a charge.
 type PaymentBody struct {
+	_ struct{} `additionalProperties:"true"` // which are not looked at
+
 	Reservation string `json:"reservation" doc:"as in the charge" example:"truffle-99~mfrggzdfmztwq2lknnwg23tpoa~17"`
 	Attempt     int64  `json:"attempt" minimum:"1" maximum:"1000000000" doc:"as in the charge" example:"1"`
 	Status      string `json:"status" enum:"approved,declined,pending" example:"approved"`
