@@ -47,7 +47,8 @@ type Result struct {
 	Errors      map[fault.Code]int64 `json:"errors" table:"ERRORS,ifset"`            // neither accepted nor refused by a rule
 	Redis       RedisCost            `json:"redis" table:"REDIS"`
 	Postgres    PostgresCost         `json:"postgres" table:"POSTGRESQL"`
-	Batch       *Batch               `json:"batch" table:"BATCH"` // null where the target does not tell
+	Batch       *Batch               `json:"batch" table:"BATCH"`         // null where the target does not tell
+	Server      *ServerCost          `json:"server" table:"SERVER,ifset"` // of an HTTP server; null for other targets
 	Audit       Audit                `json:"audit" table:"AUDIT"`
 	Thresholds  []Threshold          `json:"thresholds" table:"THRESHOLDS"`
 	Interrupted bool                 `json:"interrupted" table:"INTERRUPTED,ifset"` // it holds what was measured until then
@@ -83,6 +84,21 @@ type Batch struct {
 	P50 int64 `json:"p50"`
 	P99 int64 `json:"p99"`
 	Max int64 `json:"max"`
+}
+
+// ServerCost is what a run took of an HTTP server.
+type ServerCost struct {
+	Connections int64 `json:"connections"`               // opened in all; more than were in flight at once were not kept
+	CPU         *Span `json:"cpu_seconds_per_operation"` // of a server that the run started itself, the warm-up included; else nil
+}
+
+// Cell writes it for people.
+func (c ServerCost) Cell() string {
+	text := fmt.Sprintf("connections %d", c.Connections)
+	if c.CPU != nil {
+		text += ", " + join(said("cpu", c.CPU))
+	}
+	return text
 }
 
 // Audit is what was found in the stores after a run.

@@ -188,4 +188,3 @@ func TestASpaceThatCannotBeDroppedIsFoundAgain(t *testing.T) {
 		t.Errorf("there were %v and are %v", before, now)
 	}
 }
-
