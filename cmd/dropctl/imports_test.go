@@ -18,7 +18,7 @@ const module = "github.com/dropctl/dropctl/"
 var arrows = map[string]string{
 	"cmd/dropctl": "pkg/cli pkg/fault pkg/term",
 
-	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/simulate pkg/simulate/torture " +
+	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/bench/compare pkg/simulate pkg/simulate/torture " +
 		"pkg/lab pkg/client pkg/config pkg/fault pkg/term pkg/render pkg/telemetry pkg/packaging",
 	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/worker/cloudtasks pkg/worker/kafka pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
 		"pkg/simulate pkg/simulate/torture pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
@@ -38,8 +38,9 @@ var arrows = map[string]string{
 	"pkg/simulate/torture":  "pkg/drop pkg/fault pkg/retry pkg/lab", // its faults are done to private servers
 	"pkg/client":            "pkg/drop pkg/fault pkg/retry",
 	// The benchmarks compare the engine with bare drivers, on private servers.
-	"pkg/bench":      "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
-	"pkg/bench/bars": "pkg/bench pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
+	"pkg/bench":         "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
+	"pkg/bench/bars":    "pkg/bench pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
+	"pkg/bench/compare": "pkg/bench pkg/bench/bars pkg/drop pkg/fault pkg/stock pkg/lab pkg/retry",
 
 	"pkg/stock":  "lua pkg/drop pkg/fault pkg/telemetry",
 	"pkg/ledger": "migrations pkg/drop pkg/fault pkg/telemetry",
@@ -69,8 +70,8 @@ var owners = map[string]string{
 	"github.com/charmbracelet/lipgloss": "pkg/term pkg/render",
 	// The benchmark runs the plain patterns that the engine is compared with; the lab and the test kit
 	// look at servers they have just started.
-	"github.com/redis/go-redis": "pkg/stock pkg/bench pkg/bench/bars pkg/lab pkg/testkit",
-	"github.com/jackc/pgx":      "pkg/ledger pkg/bench pkg/bench/bars pkg/lab pkg/testkit",
+	"github.com/redis/go-redis": "pkg/stock pkg/bench pkg/bench/bars pkg/bench/compare pkg/lab pkg/testkit",
+	"github.com/jackc/pgx":      "pkg/ledger pkg/bench pkg/bench/bars pkg/bench/compare pkg/lab pkg/testkit",
 	"github.com/pressly/goose":  "pkg/ledger",
 	"github.com/twmb/franz-go":  "pkg/worker/kafka pkg/testkit/broker",
 	"golang.org/x/oauth2":       "pkg/worker/cloudtasks",

@@ -1,0 +1,223 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/bench"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/retry"
+)
+
+// arena is where the models meet: servers of its own, which all of them use in turns.
+type arena struct {
+	effort
+	o        Options
+	postgres *lab.Postgres
+	redis    *lab.Redis
+	synced   *lab.Redis // nil unless a model asks for it
+	shim     *lab.Shim  // nil until power is lost, or without a C compiler
+	fragile  map[string]*lab.Redis
+}
+
+// openArena starts the servers. A Redis rewrites its append-only file only when it is told here, so that no model is
+// hit by what another one wrote.
+func openArena(ctx context.Context, o Options, e effort, synced bool) (_ *arena, err error) {
+	a := &arena{effort: e, o: o, fragile: map[string]*lab.Redis{}}
+	defer func() {
+		if err != nil {
+			a.close(ctx)
+		}
+	}()
+	if a.postgres, err = lab.StartPostgres(ctx, lab.PostgresOptions{}); err != nil {
+		return a, err
+	}
+	if a.redis, err = lab.StartRedis(ctx, redisOptions("everysec")); err != nil || !synced {
+		return a, err
+	}
+	a.synced, err = lab.StartRedis(ctx, redisOptions("always"))
+	return a, err
+}
+
+func redisOptions(fsync string) lab.RedisOptions {
+	return lab.RedisOptions{Fsync: fsync, Directives: []string{"auto-aof-rewrite-percentage 0"}}
+}
+
+func (a *arena) close(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	if a.postgres != nil {
+		_ = a.postgres.Stop(ctx)
+	}
+	for _, server := range []*lab.Redis{a.redis, a.synced, a.fragile["everysec"], a.fragile["always"]} {
+		if server != nil {
+			_ = server.Stop(ctx)
+		}
+	}
+	if a.shim != nil {
+		a.shim.Remove()
+	}
+}
+
+// dice are what is left to chance in a drill: the same for a seed and a model, whoever else takes part.
+func (a *arena) dice(m Model) *rand.Rand {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(m.Name))
+	return rand.New(rand.NewPCG(a.o.Seed, sum.Sum64()))
+}
+
+// redisOf returns the Redis of a model, nil if it works on PostgreSQL.
+func (a *arena) redisOf(m Model) *lab.Redis {
+	switch m.place {
+	case onRedis:
+		return a.redis
+	case onRedisSynced:
+		return a.synced
+	}
+	return nil
+}
+
+// enter empties the model's server, opens its shop and puts the lots on sale.
+func (a *arena) enter(ctx context.Context, m Model, pool int, lots []drop.LotID, units int64) (shop, *counts, error) {
+	return a.enterOn(ctx, a.redisOf(m), m, pool, lots, units)
+}
+
+func (a *arena) enterOn(ctx context.Context, redis *lab.Redis, m Model, pool int, lots []drop.LotID, units int64) (shop, *counts, error) {
+	url := a.postgres.SocketURL(lab.Superuser, lab.Database)
+	if redis != nil {
+		url = redis.SocketURL()
+		if err := empty(ctx, redis); err != nil {
+			return nil, nil, err
+		}
+	} else if _, err := a.postgres.SQL(ctx, lab.Database, "CHECKPOINT"); err != nil { // nobody writes another one's pages
+		return nil, nil, err
+	}
+	count := &counts{}
+	s, err := m.open(ctx, client{url, max(1, pool), count})
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.Stock(ctx, lots, units); err != nil {
+		return nil, nil, errors.Join(fault.Wrap(fault.Unavailable, err, "%s: putting the lots on sale", m.Name), s.Close())
+	}
+	return s, count, nil
+}
+
+// empty removes everything from a Redis, from its append-only file too.
+func empty(ctx context.Context, server *lab.Redis) error {
+	for _, command := range []string{"FLUSHALL", "BGREWRITEAOF"} {
+		if _, err := server.Do(ctx, command); err != nil {
+			return err
+		}
+	}
+	for {
+		text, err := server.Do(ctx, "INFO", "persistence")
+		if err != nil {
+			return err
+		}
+		if strings.Contains(text, "aof_rewrite_in_progress:0") && strings.Contains(text, "aof_rewrite_scheduled:0") {
+			return nil
+		}
+		if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// Round is what a model did in one round.
+type Round struct {
+	PerSecond   float64       `json:"accepted_per_second"`
+	P50         time.Duration `json:"p50_seconds"`
+	P99         time.Duration `json:"p99_seconds"`
+	Accepted    int64         `json:"accepted"` // the warm-up included, as in all that follows
+	Aborts      int64         `json:"aborts"`
+	Retries     int64         `json:"retries"`
+	LockWait    time.Duration `json:"lock_wait_seconds"` // of all callers together
+	CPU         time.Duration `json:"cpu_seconds"`       // of the model's server; 0: not known here
+	Connections int           `json:"connections"`
+	Oversold    int64         `json:"oversold"`
+}
+
+// play lets a model sell once.
+func (a *arena) play(ctx context.Context, m Model, pool int, l load) (r Round, err error) {
+	s, count, err := a.enter(ctx, m, pool, l.lots, a.o.Stock)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	w, err := a.observe(ctx, m)
+	if err != nil {
+		return r, err
+	}
+	t, err := l.run(ctx, s)
+	seen, watchErr := w.end(ctx)
+	if err != nil {
+		return r, fault.Wrap(fault.CodeOf(err), err, "%s", m.Name).WithHint("%s", fault.HintOf(err))
+	}
+	if watchErr != nil {
+		return r, watchErr
+	}
+	return Round{
+		PerSecond: t.perSecond, P50: t.p50, P99: t.p99, Accepted: t.accepted,
+		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: seen.lockWait + time.Duration(count.waited.Load()),
+		CPU: seen.cpu, Connections: seen.connections, Oversold: max(0, t.most-a.o.Stock),
+	}, nil
+}
+
+// mostConnections is what PostgreSQL lets in, less those who look on.
+const mostConnections = 128
+
+// bestPool looks for the number of connections with which a model sells the most: from a likely one on upwards for as
+// long as that helps, else downwards. A few short looks are enough, as near the best it matters little.
+func (a *arena) bestPool(ctx context.Context, m Model) (int, error) {
+	if m.pool == 0 {
+		return 0, nil
+	}
+	l := load{a.o.Users, lotNames(a.o.Lots), a.warm, a.probe}
+	speed := map[int]float64{}
+	look := func(pool int) error {
+		r, err := a.play(ctx, m, pool, l)
+		if err == nil {
+			a.o.Progress("  %s on %d connections: %.0f accepted/s, p99 %s", m.Name, pool, r.PerSecond, r.P99)
+			speed[pool] = r.PerSecond
+		}
+		return err
+	}
+	best := m.pool
+	if err := look(best); err != nil {
+		return 0, err
+	}
+	for _, double := range []bool{true, false} {
+		for pool := step(best, double); pool >= 1 && pool <= mostConnections; pool = step(pool, double) {
+			if err := look(pool); err != nil {
+				return 0, err
+			}
+			if speed[pool] <= speed[best] {
+				break
+			}
+			best = pool
+		}
+		if best != m.pool {
+			break // it went up: what is below is known to be worse
+		}
+	}
+	return best, nil
+}
+
+func step(pool int, double bool) int {
+	if double {
+		return 2 * pool
+	}
+	return pool / 2
+}
+
+// cpuOf is the processor time of a server with all its processes; false where the system does not tell.
+func cpuOf(server interface{ PID() int }) (time.Duration, bool) {
+	used, err := bench.CPUOf(server.PID())
+	return used, err == nil
+}

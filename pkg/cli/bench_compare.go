@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/bench/compare"
+)
+
+func newBenchCompare(a *app) *cobra.Command {
+	o := compare.Options{}
+	cmd := &cobra.Command{
+		Use:   "compare",
+		Short: "Compare this engine with other ways to sell a lot",
+		Long: `Let several models sell the same drop on the same private servers, each at its best number of
+connections, in rounds whose order is drawn anew, and print medians and the spread. All promise the
+same: no more units than there are, one for each user, held until a deadline.
+
+  pg-for-update      SELECT … FOR UPDATE of the lot's row
+  pg-guarded-update  UPDATE … WHERE available > 0, one statement
+  pg-unit-rows       a row for each unit, taken with SKIP LOCKED
+  pg-optimistic      a version that is compared when writing
+  pg-serializable    isolation level SERIALIZABLE
+  pg-advisory        pg_advisory_xact_lock of the lot
+  redis-watch        WATCH, look, MULTI … EXEC
+  redis-lock         SET NX of a lock, look, write, unlock
+  redis-script       one EVALSHA a request; the hold is a key with a TTL
+  dropctl            this engine; what recording costs afterwards is measured by bench bars
+  dropctl-fsync      the same, and every answer waits for the disk
+
+ABORTS, RETRIES, LOCK WAIT and DB CPU are per accepted hold. LOCK WAIT is an estimate: every 20 ms
+pg_stat_activity tells how many wait for a lock; a wait for a free connection is not part of it.
+OVERSOLD and LEAKED are counted by the callers, not by the models: each lot is sold out in the end.
+LEAKED are units that are gone after client processes died in the middle of requests and the time of
+their holds was over. LOST are acknowledged holds that are gone after the server ended: Redis loses
+all that it had not synced to the disk (which needs a C compiler), PostgreSQL is killed.
+
+The exit status is 6 if dropctl misses a bar, which are meant for 256 users and a quiet machine. It
+takes about six minutes.`,
+		Example: `  dropctl bench compare
+  dropctl bench compare --models pg-for-update,redis-script,dropctl --rounds 3
+  dropctl bench compare --no-crash -q -o json --jq '.models[] | {model, accepted_per_second}'`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("seed") {
+				o.Seed = uint64(time.Now().UnixNano())
+			}
+			if !a.jsonErrors() { // notes would wait for the end there
+				o.Progress = a.note
+			}
+			report, err := compare.Run(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if err := a.print(report); err != nil {
+				return err
+			}
+			return report.Err()
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.Models, "models", nil, "compare only these, separated by commas")
+	f.IntVar(&o.Rounds, "rounds", 5, "how often each model sells")
+	f.IntVar(&o.Users, "users", 256, "callers who ask at once")
+	f.DurationVar(&o.Duration, "duration", 2*time.Second, "measured span of a round")
+	f.IntVar(&o.Lots, "lots", 1, "lots among which the users spread")
+	f.Int64Var(&o.Stock, "stock", 200_000, "units of each lot; a round ends when they are sold")
+	f.Uint64Var(&o.Seed, "seed", 0, "draws the order of the rounds and how clients die (default: another each time)")
+	f.BoolVar(&o.NoCrash, "no-crash", false, "leave out what happens when clients die and servers end")
+	completeNothing(cmd, "users", "duration", "lots", "stock", "seed", "rounds")
+	_ = cmd.RegisterFlagCompletionFunc("models", completeWords(compare.Names()...))
+	return cmd
+}
