@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/bench/bars"
+	"github.com/dropctl/dropctl/pkg/bench/compare"
 	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/reconcile"
@@ -51,6 +52,7 @@ var printed = map[string]any{
 	"demo":              simulate.Summary{},
 	"simulate":          simulate.Summary{},
 	"bench bars":        bars.Report{},
+	"bench compare":     compare.Report{},
 	"lab":               labView{},
 	"migrate up":        []migrationView{},
 	"migrate down":      []migrationView{},

@@ -416,7 +416,7 @@ func TestCompletionFilesAreFresh(t *testing.T) {
 var mention = regexp.MustCompile(`\bdropctl ([a-z]+)(?: ([a-z]+))?`)
 
 func TestPlannedCommandsSaySo(t *testing.T) {
-	for _, line := range []string{"bench compare", "bench compare --yes", "help bench compare"} {
+	for _, line := range []string{"bench report", "bench report --yes", "help bench report"} {
 		r := run(t, noServers, strings.Fields(line)...)
 		if r.exit != 2 || r.out != "" || !strings.Contains(r.err, "is not in this version yet") || strings.Contains(r.err, "did you mean") {
 			t.Errorf("%s: exit %d\n%s%s", line, r.exit, r.out, r.err)

@@ -128,7 +128,7 @@ func (s redisShop) Sweep(ctx context.Context) error {
 	}
 	for _, name := range lots {
 		lot := drop.LotID(name)
-		due, err := s.client.ZRangeByScore(ctx, dueKey(lot), &redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(time.Now().UnixMilli(), 10)}).Result()
+		due, err := s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: dueKey(lot), Start: "-inf", Stop: strconv.FormatInt(time.Now().UnixMilli(), 10), ByScore: true}).Result()
 		if err != nil {
 			return err
 		}
