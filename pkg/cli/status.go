@@ -146,6 +146,7 @@ func (a *app) askLedger(ctx context.Context, f *statusFacts) (ledger.Installatio
 	if f.lots, err = wire.WorkerLedger(l).Lots(ctx); err != nil {
 		return l.Installation(), err
 	}
+	f.listed = true
 	return l.Installation(), f.readLedgerStatus(ctx, l)
 }
 
@@ -179,7 +180,7 @@ func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installati
 	for _, lot := range f.lots {
 		ids = append(ids, lot.Lot)
 	}
-	if in.ID == "" {
+	if !f.listed { // also where PostgreSQL fell silent before it had named them
 		if ids, err = s.Lots(ctx); err != nil {
 			return err
 		}

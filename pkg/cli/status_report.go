@@ -26,6 +26,7 @@ type statusFacts struct {
 
 	// From PostgreSQL.
 	lots     []drop.LedgerLot
+	listed   bool // whether these are all
 	progress *drop.Progress
 	counts   ledgerCounts
 	payments drop.Payments
@@ -314,13 +315,13 @@ func (f statusFacts) outboxTotals() outboxView {
 func (f statusFacts) sayBacklog(say sayFunc, b drop.Backlog) {
 	switch {
 	case b.Fullest >= f.ceiling:
-		say(levelBad, fault.Backpressure, "dropctl worker", "an outbox is at its ceiling: its lots take no holds until the ledger has recorded some")
+		say(levelBad, fault.Backpressure, f.workerCommand(), "an outbox is at its ceiling: its lots take no holds until the ledger has recorded some")
 	case b.Fullest >= f.ceiling/2:
-		say(levelWarn, fault.Backpressure, "dropctl worker", "an outbox is at %d%% of its ceiling, where holds are refused", 100*b.Fullest/f.ceiling)
+		say(levelWarn, fault.Backpressure, f.workerCommand(), "an outbox is at %d%% of its ceiling, where holds are refused", 100*b.Fullest/f.ceiling)
 	}
 	switch {
 	case b.Age > f.maxLag:
-		say(levelBad, fault.VerdictLagging, "dropctl worker", "the ledger is behind by %s", backlogText(b))
+		say(levelBad, fault.VerdictLagging, f.workerCommand(), "the ledger is behind by %s", backlogText(b))
 	case b.Entries > 0:
 		say(levelOK, fault.VerdictLagging, "dropctl status --watch", "the ledger is behind by %s", backlogText(b))
 	}
@@ -396,12 +397,21 @@ func (f statusFacts) sayWorkers(say sayFunc, b drop.Backlog) {
 	}
 	switch {
 	case len(f.alive) == 0 && b.Entries+f.counts.Unbooked+f.payments.Asking > 0:
-		say(levelBad, "", "dropctl worker", "no worker is alive, and there is work for one")
+		say(levelBad, "", f.workerCommand(), "no worker is alive, and there is work for one")
 	case len(f.alive) == 0:
-		say(levelWarn, "", "dropctl worker", "no worker is alive")
+		say(levelWarn, "", f.workerCommand(), "no worker is alive")
 	default:
 		say(levelOK, "", "dropctl status -o json", "%d worker%s alive", len(f.alive), plural(len(f.alive)))
 	}
+}
+
+// workerCommand starts a worker that can do all there is to do. What the payment gateway was asked for stays with it, also
+// once payments are set to none.
+func (f statusFacts) workerCommand() string {
+	if f.payments.Asking > 0 {
+		return "dropctl worker --payment webhook"
+	}
+	return "dropctl worker"
 }
 
 // sayRun tells what reconcile found. Drift shows nowhere else, so it stays bad until a run finds the lot in order;

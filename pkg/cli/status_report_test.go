@@ -50,13 +50,14 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 			f.database = storeOf("PostgreSQL", config.NewURL("postgres://shop"), fault.New(fault.NotMigrated, "no schema"))
 			f.lots, f.alive, f.run = nil, nil, nil
 		}, levelBad, "no schema", "dropctl migrate up", fault.NotMigrated},
-		"frozen":             {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
-		"door closed":        {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
-		"stopped":            {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
-		"lost by redis":      {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
-		"never loaded":       {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
-		"archive broken off": {func(f *statusFacts) { f.states, f.lots[0].Archive = nil, drop.ArchiveBegun }, levelWarn, "truffle-99", "dropctl lot archive truffle-99", ""},
-		"dead letters":       {func(f *statusFacts) { f.counts.DeadLetters = map[fault.Code]int64{fault.StopGhost: 2} }, levelBad, "dead letters: 2 (ghost)", "dropctl outbox list --state dead", fault.Finding},
+		"frozen":                {func(f *statusFacts) { frozen(f, fault.FreezeBehind) }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"door closed":           {func(f *statusFacts) { st := f.states["truffle-99"]; st.Run = "other"; f.states["truffle-99"] = st }, levelBad, "truffle-99", "dropctl worker", fault.Finding},
+		"stopped":               {func(f *statusFacts) { f.lots[0].Stopped = fault.StopOverCapacity }, levelBad, "truffle-99", "dropctl restore truffle-99", fault.Finding},
+		"lost by redis":         {func(f *statusFacts) { f.states = nil }, levelBad, "truffle-99", "dropctl restore", fault.Finding},
+		"never loaded":          {func(f *statusFacts) { f.states, f.lots[0].Seen = nil, false }, levelWarn, "truffle-99", "dropctl seed", ""},
+		"archive broken off":    {func(f *statusFacts) { f.states, f.lots[0].Archive = nil, drop.ArchiveBegun }, levelWarn, "truffle-99", "dropctl lot archive truffle-99", ""},
+		"charges and no worker": {func(f *statusFacts) { f.alive, f.payments.Open, f.payments.Asking = nil, 1, 1 }, levelBad, "no worker is alive", "dropctl worker --payment webhook", fault.Finding},
+		"dead letters":          {func(f *statusFacts) { f.counts.DeadLetters = map[fault.Code]int64{fault.StopGhost: 2} }, levelBad, "dead letters: 2 (ghost)", "dropctl outbox list --state dead", fault.Finding},
 		"the worst dead letter": {func(f *statusFacts) {
 			f.counts.DeadLetters = map[fault.Code]int64{fault.StopGhost: 2, fault.Invalid: 3, fault.StopFork: 1}
 		}, levelBad, "dead letters: 1 (fork)", "dropctl outbox list", fault.Finding},

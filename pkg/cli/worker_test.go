@@ -89,3 +89,16 @@ func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
 	}
 	expect(2, "", "status", "--watch=10ms")
 }
+
+// PostgreSQL may fall silent after its first answer: the lots are Redis' then.
+func TestStatusShowsLotsThatPostgreSQLDoesNotName(t *testing.T) {
+	redis, db, env := emptyShop(t, 4)
+	env["DROPCTL_REDIS_URL"] = redis.URL()
+	if r := run(t, env, "seed", "hat", "--stock", "1"); r.exit != 0 {
+		t.Fatal(r.err)
+	}
+	db.SQL(t, "REVOKE SELECT ON lots FROM "+string(lab.App))
+	if r := run(t, env, "status", "--jq", ".lots.selling"); r.exit != 5 && r.exit != 6 && r.exit != 1 || r.out != "1\n" {
+		t.Errorf("exit %d, %s%s", r.exit, r.out, r.err)
+	}
+}
