@@ -120,7 +120,7 @@ func (a *app) gateway() (worker.Gateway, error) {
 // workerOn is a worker on these stores with this queue between, as the settings say.
 func (a *app) workerOn(s *stock.Stock, l *ledger.Ledger, q wire.Queue, o worker.Options) *worker.Worker {
 	in := l.Installation()
-	o.Queue, o.Source = q.Queue, q.Source
+	o.Queue, o.Source, o.Transport = q.Queue, q.Source, a.cfg.Transport
 	o.Installation, o.Shards, o.Version = in.ID, in.Shards, thisVersion().Version
 	o.Rebuild = wire.RebuildLot(s, l)
 	o.Patience = a.cfg.Timeout / 2 // the rest is for the calls that were begun by then

@@ -71,6 +71,8 @@ func newAPI(m maker) *API {
 // Worker are the metrics of what works behind the sale.
 type Worker struct {
 	Entries         prometheus.Counter
+	Relayed         *prometheus.CounterVec // transport; step: sent, resent or acknowledged
+	ResentEvents    prometheus.Counter
 	Events          *prometheus.CounterVec // result: folded, duplicate or dead
 	ApplySeconds    prometheus.Histogram
 	ApplyEvents     prometheus.Histogram
@@ -99,6 +101,9 @@ func NewWorker(reg prometheus.Registerer) *Worker { return newWorker(maker{group
 func newWorker(m maker) *Worker {
 	return &Worker{
 		Entries: m.counter("dropctl_worker_entries_total", "Outbox entries acknowledged because the ledger has all of their events."),
+		Relayed: m.counters("dropctl_worker_relayed_entries_total", "Outbox entries by transport: sent for the first time, sent again because they did not arrive (resent), and acknowledged.",
+			[]string{"transport", "step"}),
+		ResentEvents: m.counter("dropctl_worker_resent_events_total", "Events that Redis has kept and that were applied again, to close a gap or for another PostgreSQL server."),
 		Events: m.counters("dropctl_worker_events_total", "Events brought to the ledger: folded, had already (duplicate), or kept as dead letters (dead).",
 			[]string{"result"}, "folded", "duplicate", "dead"),
 		ApplySeconds:    m.histogram("dropctl_worker_apply_duration_seconds", "Time of one transaction that brings events to the ledger.", durations),

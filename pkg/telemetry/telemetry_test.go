@@ -29,6 +29,7 @@ func touch(m *Metrics) {
 	}
 	m.Engine.BatchSize.WithLabelValues("x").Observe(1)
 	m.Engine.CallSeconds.WithLabelValues("x").Observe(1)
+	m.Worker.Relayed.WithLabelValues("x", "x").Inc()
 	m.API.Requests.WithLabelValues("x", "x").Inc()
 	m.API.Seconds.WithLabelValues("x", "x").Observe(1)
 }

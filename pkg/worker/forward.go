@@ -255,6 +255,11 @@ func (f *forwarder) send(ctx context.Context, which func(*parcel) bool) error {
 		if err := f.opt.Queue.Send(ctx, f.shard, entries, sending); err != nil {
 			return err
 		}
+		step := "sent"
+		if sending > 1 {
+			step = "resent"
+		}
+		f.relayed(step, len(entries))
 		patience := min(f.opt.Resend<<min(sending-1, 16), longestPause)
 		for _, p := range parcels {
 			p.left, p.sending, p.overdue = false, sending, time.Now().Add(patience)

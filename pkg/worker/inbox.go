@@ -92,6 +92,7 @@ type recorder struct {
 	rate      float64
 	log       *slog.Logger
 	metrics   *telemetry.Worker
+	transport string
 	done      counters
 	confirmed chan struct{} // wakes finalise
 	noticed   chan struct{} // wakes notify
@@ -99,7 +100,7 @@ type recorder struct {
 }
 
 func newRecorder(journal Journal, o Options, log *slog.Logger) *recorder {
-	return &recorder{journal: journal, rate: o.Rate, log: log, metrics: o.Metrics, confirmed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
+	return &recorder{journal: journal, rate: o.Rate, log: log, metrics: o.Metrics, transport: o.Transport, confirmed: make(chan struct{}, 1), noticed: make(chan struct{}, 1), asking: make(chan struct{}, 1)}
 }
 
 // patienceInLine is how long one waits for another who asks for tokens: that one's connection may be dead.
@@ -180,4 +181,10 @@ func wake(part chan struct{}) {
 func (r *recorder) acknowledged(n int) {
 	r.done.entries.Add(int64(n))
 	r.metrics.Entries.Add(float64(n))
+	r.relayed("acknowledged", n)
+}
+
+// relayed counts entries on their way.
+func (r *recorder) relayed(step string, n int) {
+	r.metrics.Relayed.WithLabelValues(r.transport, step).Add(float64(n))
 }

@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
@@ -168,7 +171,15 @@ func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			stop := s.start(t, worker.Options{Queue: q, Source: q, Resend: 300 * time.Millisecond, Log: testLog(t)})
+			metrics := telemetry.NewWorker(nil)
+			relayed := func(step string) int {
+				var d dto.Metric
+				if err := metrics.Relayed.WithLabelValues("bad", step).Write(&d); err != nil {
+					t.Fatal(err)
+				}
+				return int(d.GetCounter().GetValue())
+			}
+			stop := s.start(t, worker.Options{Queue: q, Source: q, Transport: "bad", Resend: 300 * time.Millisecond, Log: testLog(t), Metrics: metrics})
 			for i := range shards {
 				lot := drop.LotID("lot-" + strconv.Itoa(i))
 				s.load(t, lot, 40)
@@ -187,6 +198,11 @@ func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {
 			}
 			if _, highest := q.counts(); q.lose != nil && highest < 2 {
 				t.Errorf("nothing was sent again")
+			} else if q.lose != nil && relayed("resent") == 0 {
+				t.Error("what was sent again is not counted")
+			}
+			if sent, acknowledged := relayed("sent"), relayed("acknowledged"); sent == 0 || sent != acknowledged {
+				t.Errorf("counted %d entries sent, %d acknowledged", sent, acknowledged)
 			}
 		})
 	}

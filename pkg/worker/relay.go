@@ -238,6 +238,7 @@ func (r *relayer) recordSome(ctx context.Context, entries []drop.OutboxEntry) (n
 	if _, err := r.apply(ctx, events, poison); err != nil {
 		return 0, 0, err
 	}
+	r.relayed("sent", n)
 	ids := make([]string, n)
 	for i, entry := range entries[:n] {
 		ids[i] = entry.ID

@@ -191,6 +191,9 @@ func (w *Worker) resendBatch(ctx context.Context, batch []drop.Event) error {
 		return cmp.Or(err, ctx.Err())
 	}
 	did, err := w.apply(ctx, batch, nil)
+	if err == nil {
+		w.metrics.ResentEvents.Add(float64(len(batch)))
+	}
 	if err != nil || did.Folded == granted {
 		return err
 	}

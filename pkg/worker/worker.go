@@ -121,6 +121,7 @@ type Options struct {
 	UntilIdle    bool              // stop when nothing is left to do
 	Patience     time.Duration     // with UntilIdle: how long a store may be unreachable; default 30 s
 	Takeover     time.Duration     // how long an entry may stay with a silent worker; default 15 s
+	Transport    string            // how entries travel, as the metrics call it; default "direct"
 	Queue        Queue             // between relay and apply; nil: the relay applies by itself
 	Source       Source            // of the queue, for the part apply; nil: there is none
 	Resend       time.Duration     // how long the queue may take before entries are sent again, at first; default 10 s
@@ -145,6 +146,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Keep <= 0 {
 		o.Keep = 15 * time.Minute
+	}
+	if o.Transport == "" {
+		o.Transport = "direct"
 	}
 	if o.Patience <= 0 {
 		o.Patience = 30 * time.Second
