@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -93,13 +94,12 @@ func (v *liveView) look(ctx context.Context) {
 	seen := v.seen
 	v.mu.Unlock()
 	err := seen.stock(ctx, v.stock, v.scenario)
-	if waits, lockErr := v.ledger.LockWaits(ctx); lockErr == nil {
-		seen.lockWaits = waits
-	} else if err == nil {
-		err = lockErr
+	activity, lockErr := v.ledger.Activity(ctx)
+	if lockErr == nil {
+		seen.lockWaits = activity.Waiting
 	}
 	seen.trouble = ""
-	if err != nil {
+	if err = cmp.Or(err, lockErr); err != nil {
 		seen.trouble = fault.CodeOf(err)
 	}
 	v.mu.Lock()

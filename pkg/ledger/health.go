@@ -206,9 +206,3 @@ func (h *health) askWorkers(ctx context.Context, conn *pgx.Conn) error {
 	return conn.QueryRow(ctx, `SELECT coalesce(array_agg(version), '{}'), ARRAY(SELECT DISTINCT unnest(parts) FROM workers WHERE seen_at >= now() - $1::interval ORDER BY 1)
 		FROM workers WHERE seen_at >= now() - $1::interval`, WorkerLife).Scan(&h.Versions, &h.Parts)
 }
-
-// LockWaits returns how many sessions of the database wait for a lock at the moment.
-func (l *Ledger) LockWaits(ctx context.Context) (n int64, err error) {
-	err = l.pool.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`).Scan(&n)
-	return n, l.fail(err, "counting lock waits")
-}
