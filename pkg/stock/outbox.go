@@ -377,19 +377,25 @@ func (s *Stock) EventsReadSince(ctx context.Context, shard int, from map[drop.Lo
 	if err != nil {
 		return nil, err
 	}
-	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
-	if err != nil && strings.Contains(err.Error(), "no such key") {
-		return nil, nil
+	last, err := s.readUpTo(ctx, node, k)
+	if err != nil || last == "" {
+		return nil, err
 	}
-	if err != nil {
-		return nil, s.commandFault(k.outbox, err)
+	return s.eventsSince(ctx, node, k, from, last)
+}
+
+// readUpTo returns the id of the newest entry that a consumer was given; "" while nobody has read the outbox, or there is none.
+func (s *Stock) readUpTo(ctx context.Context, node *redis.Client, k shardKeys) (string, error) {
+	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
+	if err != nil && !strings.Contains(err.Error(), "no such key") {
+		return "", s.commandFault(k.outbox, err)
 	}
 	for _, g := range groups {
 		if g.Name == consumerGroup {
-			return s.eventsSince(ctx, node, k, from, g.LastDeliveredID)
+			return g.LastDeliveredID, nil
 		}
 	}
-	return nil, nil
+	return "", nil
 }
 
 // eventsSince reads back from the entry with the id end.

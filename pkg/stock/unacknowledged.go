@@ -2,7 +2,6 @@ package stock
 
 import (
 	"context"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,20 +15,14 @@ func (s *Stock) Unacknowledged(ctx context.Context, shard, limit int) ([]drop.Ou
 	if err != nil {
 		return nil, err
 	}
-	groups, err := node.XInfoGroups(ctx, k.outbox).Result()
-	if err != nil && strings.Contains(err.Error(), "no such key") {
-		return nil, nil
-	}
+	last, err := s.readUpTo(ctx, node, k)
 	if err != nil {
-		return nil, s.commandFault(k.outbox, err)
+		return nil, err
 	}
 	from := "-" // nobody has read anything
 	var messages []redis.XMessage
-	for _, g := range groups {
-		if g.Name != consumerGroup {
-			continue
-		}
-		from = "(" + g.LastDeliveredID
+	if last != "" {
+		from = "(" + last
 		if messages, err = s.delivered(ctx, node, k, limit); err != nil {
 			return nil, err
 		}
