@@ -189,9 +189,8 @@ func (k *Kafka) checkTopic(ctx context.Context, admin *kadm.Client) error {
 	return nil
 }
 
-// checkOwner refuses a topic that carries the records of another installation: whoever comes later is kept out, before he
-// writes anything that ends the workers of the other one. It looks at the newest record of each partition; what cannot be
-// read in time says nothing.
+// checkOwner refuses a topic that carries the records of another installation and none of ours: whoever comes later is kept
+// out, before he writes anything. It looks at the newest record of each partition; what cannot be read in time says nothing.
 func (k *Kafka) checkOwner(ctx context.Context, admin *kadm.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, k.o.Timeout/2)
 	defer cancel()
@@ -218,16 +217,22 @@ func (k *Kafka) checkOwner(ctx context.Context, admin *kadm.Client) error {
 	}
 	defer reader.Close()
 	var foreign error
-	for left := len(newest); left > 0 && foreign == nil && ctx.Err() == nil; {
+	ours := false
+	for left := len(newest); left > 0 && !ours && ctx.Err() == nil; {
 		reader.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			if _, first := newest[r.Partition]; first {
 				delete(newest, r.Partition)
 				left--
 			}
-			if _, _, err := k.entry(r); fault.Is(err, fault.Foreign) {
+			entry, _, err := k.entry(r)
+			ours = ours || entry.Installation == k.o.Installation
+			if fault.Is(err, fault.Foreign) {
 				foreign = err
 			}
 		})
+	}
+	if ours {
+		return nil
 	}
 	return foreign
 }

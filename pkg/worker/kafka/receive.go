@@ -131,17 +131,22 @@ func (r *receiver) begin(partition int32, records []*kgo.Record) {
 	}()
 }
 
-// work delivers records, and only then commits.
+// work delivers records, and only then commits. What another installation has written becomes a dead letter, so that one
+// record of a stranger stops nobody.
 func (r *receiver) work(ctx context.Context, b *batch, records []*kgo.Record) error {
 	entries := make([]drop.OutboxEntry, 0, len(records))
+	var foreign error
 	for _, record := range records {
 		entry, ok, err := r.entry(record)
 		if err != nil {
-			return err
+			foreign = err
 		}
-		if ok {
+		if ok || err != nil {
 			entries = append(entries, entry)
 		}
+	}
+	if foreign != nil {
+		r.o.Log.Error("another installation writes into the topic; what it wrote becomes dead letters", "error", foreign, "next", "dropctl outbox list --state dead")
 	}
 	if err := r.deliver(ctx, entries); err != nil {
 		return err

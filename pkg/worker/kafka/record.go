@@ -42,7 +42,7 @@ func (k *Kafka) headed(shard int, value []byte, more ...kgo.RecordHeader) *kgo.R
 }
 
 // entry reads a record; ok is false for a barrier, which has nothing for the ledger. What is not ours to read becomes an
-// entry that will be parked whole. Errors: fault.Foreign for a record of another installation.
+// entry that will be parked whole. Errors: fault.Foreign for a record of another installation, with such an entry.
 func (k *Kafka) entry(r *kgo.Record) (entry drop.OutboxEntry, ok bool, err error) {
 	header := map[string]string{}
 	for _, h := range r.Headers {
@@ -55,6 +55,7 @@ func (k *Kafka) entry(r *kgo.Record) (entry drop.OutboxEntry, ok bool, err error
 		entry.Body = drop.UnreadableBody("not written by dropctl, "+where, entry.Body)
 		return entry, true, nil
 	case owner != k.o.Installation:
+		entry.Installation, entry.Body = "", drop.UnreadableBody("of another installation, "+where, entry.Body)
 		return entry, false, fault.New(fault.Foreign, "%s belongs to the installation %q, this shop is %q", where, owner, k.o.Installation).
 			WithHint("every installation needs a topic of its own: --kafka-topic")
 	}
