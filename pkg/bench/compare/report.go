@@ -54,19 +54,22 @@ func (e *entry) row() Row {
 		PerSecond:   bars.Digits(e.median(speed)),
 		Low:         bars.Digits(slices.Min(e.values(speed))),
 		High:        bars.Digits(slices.Max(e.values(speed))),
-		P50:         time.Duration(e.median(func(r Round) float64 { return float64(r.P50) })),
-		P99:         time.Duration(e.median(func(r Round) float64 { return float64(r.P99) })),
+		P50:         round(e.median(func(r Round) float64 { return float64(r.P50) })),
+		P99:         round(e.median(func(r Round) float64 { return float64(r.P99) })),
 		Aborts:      bars.Digits(perSuccess(func(r Round) float64 { return float64(r.Aborts) })),
 		Retries:     bars.Digits(perSuccess(func(r Round) float64 { return float64(r.Retries) })),
-		LockWait:    time.Duration(perSuccess(func(r Round) float64 { return float64(r.LockWait) })),
+		LockWait:    round(perSuccess(func(r Round) float64 { return float64(r.LockWait) })),
 		Connections: int(e.median(func(r Round) float64 { return float64(r.Connections) })),
 		Audits:      []Audit{e.sold}, Oversold: e.sold.Oversold, OverLimit: e.sold.OverLimit,
 	}
-	if cpu := time.Duration(perSuccess(func(r Round) float64 { return float64(r.CPU) })); cpu > 0 {
+	if cpu := round(perSuccess(func(r Round) float64 { return float64(r.CPU) })); cpu > 0 {
 		r.CPU = &cpu
 	}
-	for _, round := range e.rounds {
-		r.Oversold += round.Oversold
+	if e.pool > 0 {
+		r.Connections = e.best
+	}
+	for _, each := range e.rounds {
+		r.Oversold += each.Oversold
 	}
 	if e.died != nil {
 		r.Audits = append(r.Audits, *e.died)
@@ -80,6 +83,9 @@ func (e *entry) row() Row {
 	}
 	return r
 }
+
+// round keeps as many digits of a duration as were measured.
+func round(nanoseconds float64) time.Duration { return time.Duration(bars.Digits(nanoseconds)) }
 
 func speed(r Round) float64 { return r.PerSecond }
 
