@@ -3,7 +3,8 @@ package cli
 import "github.com/spf13/cobra"
 
 func newBench(a *app) *cobra.Command {
-	cmd := newGroup("bench", "Measure what a shop carries, and dropctl itself", newBenchBars(a), newBenchCompare(a))
-	cmd.Example = `  dropctl bench bars --only hot-lot`
+	cmd := newGroup("bench", "Measure what a shop carries, and dropctl itself", newBenchEngine(a), newBenchBars(a), newBenchCompare(a))
+	cmd.Example = `  dropctl bench engine --lab --rate 5000
+  dropctl bench bars --only hot-lot`
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/bench/bars"
 	"github.com/dropctl/dropctl/pkg/bench/compare"
 	"github.com/dropctl/dropctl/pkg/doctor"
@@ -51,6 +52,7 @@ var printed = map[string]any{
 	"metrics dashboard": fileView{},
 	"demo":              simulate.Summary{},
 	"simulate":          simulate.Summary{},
+	"bench engine":      bench.Result{},
 	"bench bars":        bars.Report{},
 	"bench compare":     compare.Report{},
 	"lab":               labView{},

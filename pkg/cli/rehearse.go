@@ -24,7 +24,7 @@ const (
 )
 
 // privateStores opens both stores on servers of their own, which are gone once they are closed.
-func (a *app) privateStores(ctx context.Context) (l *ledger.Ledger, s *stock.Stock, closeAll func() error, err error) {
+func (a *app) privateStores(ctx context.Context, as ...func(*stock.Options)) (l *ledger.Ledger, s *stock.Stock, closeAll func() error, err error) {
 	a.note("starting a private Redis and a private PostgreSQL")
 	servers, err := lab.Start(ctx, lab.RedisOptions{}, lab.PostgresOptions{})
 	if err != nil {
@@ -39,7 +39,7 @@ func (a *app) privateStores(ctx context.Context) (l *ledger.Ledger, s *stock.Sto
 	here.RedisURL, here.DatabaseURL = config.NewURL(servers.Redis.URL()), config.NewURL(servers.Postgres.URL(lab.App, lab.Database))
 	here.RedisPasswordFile, here.DatabasePasswordFile, here.RedisUsername = "", "", ""
 	a.cfg = &here
-	if l, s, err = a.openStores(ctx); err != nil {
+	if l, s, err = a.openStores(ctx, as...); err != nil {
 		return nil, nil, nil, errors.Join(err, stop())
 	}
 	return l, s, func() error {

@@ -14,10 +14,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/simulate"
-	"github.com/dropctl/dropctl/pkg/stock"
 )
 
 // simulateFlags are what the command line says of a scenario.
@@ -218,9 +216,7 @@ func readInput(path string) ([]byte, error) {
 func (a *app) simulate(ctx context.Context, s simulate.Scenario, onReal bool) (err error) {
 	open := a.privateStores
 	if onReal {
-		open = func(ctx context.Context) (*ledger.Ledger, *stock.Stock, func() error, error) {
-			return a.spaceStores(ctx)
-		}
+		open = a.spaceStores
 	}
 	l, st, closeStores, err := open(ctx)
 	if err != nil {

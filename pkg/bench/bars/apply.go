@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -122,17 +123,9 @@ func (r *run) history(ctx context.Context, server *lab.Redis, l *ledger.Ledger) 
 	return outboxBatches(ctx, s)
 }
 
-// seedLot puts a lot on sale: first in the ledger, then in Redis.
+// seedLot puts a lot on sale that never ends.
 func seedLot(ctx context.Context, s *stock.Stock, l *ledger.Ledger, lot drop.LotID) error {
-	d := drop.Definition{Lot: lot, Stock: drop.MaxUnits, Limit: 2}.WithDefaults()
-	if _, err := l.CreateLot(ctx, d, "bench"); err != nil {
-		return err
-	}
-	issued, err := l.IssueEpoch(ctx, lot, ledger.IssueRequest{OnlyUnseen: true, Actor: "bench", Reason: "measure"})
-	if err != nil {
-		return err
-	}
-	return s.Load(ctx, stock.LoadRequest{Definition: d, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "bench", Reason: "measure"})
+	return bench.PutOnSale(ctx, s, l, drop.Definition{Lot: lot, Stock: drop.MaxUnits, Limit: 2}.WithDefaults())
 }
 
 // sell holds a unit and confirms it: two events.
