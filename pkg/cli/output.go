@@ -53,6 +53,7 @@ var printed = map[string]any{
 	"demo":              simulate.Summary{},
 	"simulate":          simulate.Summary{},
 	"bench engine":      bench.Result{},
+	"bench http":        bench.Result{},
 	"bench bars":        bars.Report{},
 	"bench compare":     compare.Report{},
 	"lab":               labView{},
