@@ -18,7 +18,7 @@ const module = "github.com/dropctl/dropctl/"
 var arrows = map[string]string{
 	"cmd/dropctl": "pkg/cli pkg/fault pkg/term",
 
-	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/bench/compare pkg/simulate pkg/simulate/torture " +
+	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/bench/compare pkg/bench/report pkg/simulate pkg/simulate/torture " +
 		"pkg/lab pkg/client pkg/config pkg/fault pkg/term pkg/render pkg/telemetry pkg/packaging",
 	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/worker/cloudtasks pkg/worker/kafka pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
 		"pkg/simulate pkg/simulate/torture pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
@@ -41,6 +41,7 @@ var arrows = map[string]string{
 	"pkg/bench":         "pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
 	"pkg/bench/bars":    "pkg/bench pkg/drop pkg/fault pkg/stock pkg/ledger pkg/lab pkg/client pkg/telemetry",
 	"pkg/bench/compare": "pkg/bench pkg/bench/bars pkg/drop pkg/fault pkg/stock pkg/lab pkg/retry",
+	"pkg/bench/report":  "pkg/bench pkg/fault",
 
 	"pkg/stock":  "lua pkg/drop pkg/fault pkg/telemetry",
 	"pkg/ledger": "migrations pkg/drop pkg/fault pkg/telemetry",

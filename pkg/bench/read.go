@@ -11,18 +11,18 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// maxFile bounds what is read of a file of results: a run of a day is far smaller.
-const maxFile = 64 << 20
+// MaxFile bounds what is read of a file of results: a run of a day is far smaller.
+const MaxFile = 64 << 20
 
 // ReadResults reads results as -o json and -o jsonl print them: one document, several after one another, or lists of them.
 // The error, of code Invalid, names the file as it is called here, and the field that is wrong.
 func ReadResults(file string, r io.Reader) ([]Result, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	text, err := io.ReadAll(io.LimitReader(r, MaxFile+1))
 	if err != nil {
 		return nil, fault.Wrap(fault.Invalid, err, "%s could not be read", file)
 	}
-	if len(text) > maxFile {
-		return nil, fault.New(fault.Invalid, "%s is larger than %d MB", file, maxFile>>20).WithHint("results are smaller; is it another file?")
+	if len(text) > MaxFile {
+		return nil, fault.New(fault.Invalid, "%s is larger than %d MB", file, MaxFile>>20).WithHint("results are smaller; is it another file?")
 	}
 	var results []Result
 	for dec := json.NewDecoder(bytes.NewReader(text)); ; {

@@ -8,6 +8,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/bench/bars"
 	"github.com/dropctl/dropctl/pkg/bench/compare"
+	"github.com/dropctl/dropctl/pkg/bench/report"
 	"github.com/dropctl/dropctl/pkg/doctor"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/reconcile"
@@ -56,6 +57,7 @@ var printed = map[string]any{
 	"bench http":        bench.Result{},
 	"bench bars":        bars.Report{},
 	"bench compare":     compare.Report{},
+	"bench report":      report.Report{},
 	"lab":               labView{},
 	"migrate up":        []migrationView{},
 	"migrate down":      []migrationView{},

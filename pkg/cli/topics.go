@@ -3,6 +3,7 @@ package cli
 import (
 	"strings"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -21,6 +22,7 @@ var topics = []topic{
 	{"files", "which files are read and written", prose("files", filesText)},
 	{"server", "commands that go through the HTTP API", prose("server", serverText)},
 	{"recovery", "what to do when something is wrong", prose("recovery", recoveryText)},
+	{"measuring", "what a measurement tells, and what --fail-if can name", showMeasuring},
 	{"words", "the words that dropctl uses", showWords},
 }
 
@@ -41,6 +43,11 @@ func prose(name, text string) func(*app) error {
 	return func(a *app) error {
 		return a.out.Text(text, topicView{name, strings.TrimSpace(text)})
 	}
+}
+
+// showMeasuring names what can be limited as the program knows it.
+func showMeasuring(a *app) error {
+	return prose("measuring", measuringText+"  "+wrap(strings.Join(bench.LimitNames(), ", "), 80, "  ")[2:]+"\n")(a)
 }
 
 type settingHelpView struct {
@@ -234,4 +241,29 @@ Whose money has to be given back                 dropctl ledger show --refund-du
 
 A call that ended in outcome_unknown may have been carried out. Repeat it with the same
 key: it returns the same reservation and takes nothing twice.
+`
+
+const measuringText = `Which bench is which:
+
+  engine   what Redis and PostgreSQL carry, from one process
+  http     what a running server carries
+  compare  other ways to sell a lot, on the same private servers
+  bars     what dropctl promises of its own speed
+  report   results of the others side by side, and drawn
+
+Open loop (--rate): operations are due at a rate, whatever the answers, as people come. A time runs
+from the moment at which an operation was due. Closed loop (--users): each user asks again once he
+is answered. It finds the most that is answered, and hides how long people would wait: a server that
+stands still is asked nothing meanwhile.
+
+Refusals are counted apart from accepts, since they are quicker. Percentiles of several runs are
+those of all answers: dropctl bench report merges the histograms.
+
+What Redis and PostgreSQL did is counted for whomever: measure where nobody else is. PostgreSQL's
+sessions report their transactions up to a second late, waits for locks are sampled 20 times a
+second. Of whom the role may not see that they wait, nothing is said; grant pg_read_all_stats.
+
+--fail-if 'NAME OP NUMBER', with < <= > >=, exits with 6 if it is so, or was not measured. Times
+need a unit (ns, µs, ms, s); achieved, dropped and errors may be in %, of what was offered:
+
 `
