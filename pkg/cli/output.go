@@ -14,6 +14,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/simulate"
+	"github.com/dropctl/dropctl/pkg/simulate/torture"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
@@ -90,6 +91,9 @@ func printedBy(cmd *cobra.Command) (view any, ok bool) {
 	}
 	if text, _ := cmd.Flags().GetBool("print"); text {
 		return fileView{}, true // of simulate: one of them
+	}
+	if tortured, _ := cmd.Flags().GetBool("torture"); tortured {
+		return torture.Report{}, true // of simulate: no scenario
 	}
 	view, ok = printed[name]
 	return view, ok

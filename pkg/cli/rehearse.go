@@ -50,7 +50,7 @@ func (a *app) privateStores(ctx context.Context, as ...func(*stock.Options)) (l 
 
 // rehearse puts the lots of a scenario on sale, lets the users in and adds up, with a worker at work all the time. An
 // error after the users were let in comes with a summary of what they were told until then.
-func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, o simulate.Options) (summary simulate.Summary, err error) {
+func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, o simulate.Options, m *mishaps) (summary simulate.Summary, err error) {
 	rows := make([]seed.Row, len(scenario.Lots))
 	for i, d := range scenario.Lots {
 		rows[i] = seed.Whole(d)
@@ -58,20 +58,33 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 	if _, err := seed.Run(ctx, rows, wire.SeedStock(s), wire.SeedLedger(l), seed.Options{Actor: a.cfg.Actor, Installation: l.Installation().ID}); err != nil {
 		return summary, err
 	}
-	stop := a.startWorker(ctx, l, s)
-	defer func() { err = errors.Join(err, stop()) }()
+	if m == nil || m.laboratory.Rig.Worker == nil {
+		stop := a.startWorker(ctx, l, s)
+		defer func() { err = errors.Join(err, stop()) }()
+	}
 	a.note("%d lots are on sale, %d users are coming", len(scenario.Lots), scenario.Users())
 	view := a.newLiveView(l, s, scenario)
 	o.Progress = view.show()
+	if m != nil {
+		o.Beside = m.happen(a.note)
+	}
 	book, err := simulate.Run(ctx, s, scenario, o)
 	view.close()
 	if err != nil {
 		return book.SoFar(scenario), err
 	}
+	if m != nil {
+		if err := m.recovered(ctx, s, scenario.Lots, a.note); err != nil {
+			return book.SoFar(scenario), err
+		}
+	}
 	a.note("waiting until all is recorded, comparing every record, and what every user was told")
 	summary, err = a.addUp(ctx, l, s, scenario, book)
 	if err != nil {
 		return book.SoFar(scenario), err
+	}
+	if m != nil {
+		summary.Faults = m.done
 	}
 	return summary, nil
 }

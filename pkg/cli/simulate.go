@@ -14,6 +14,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/render"
 	"github.com/dropctl/dropctl/pkg/simulate"
 )
@@ -35,7 +36,9 @@ func (f *simulateFlags) register(cmd *cobra.Command) {
 
 func newSimulate(a *app) *cobra.Command {
 	f := simulateFlags{}
-	var list, text, onReal bool
+	var list, text, onReal, tortured bool
+	var minutes float64
+	var faultTexts []string
 	cmd := &cobra.Command{
 		Use:   "simulate [SCENARIO]",
 		Short: "Rehearse a drop with people in it, then audit it",
@@ -46,6 +49,15 @@ limits. It runs on a private Redis and a private PostgreSQL: nothing of this mac
 is touched, and nothing is left behind. With --rehearse it runs on the servers of the settings, in a
 space of its own: keys and a schema that the shop does not see, and that are removed at the end. The
 shop's customers feel the load, so where there are lots it asks first.
+
+With --fault, which can be repeated, something goes wrong in the middle of it: a private server is
+killed (and started again after a moment, as by a supervisor), restarted, paused or emptied, or its
+replies are lost or late. Then the shop has to recover by itself before it is audited.
+
+With --torture there is no scenario: callers do everything at once that can be done to lots while
+servers are killed, paused, cut off and emptied at random. Every lot is checked all the time, and
+what each caller was told at the end. The same seed makes the same decisions; what broke a promise
+is printed with the history of its lot.
 
 SCENARIO is one that ships (--list), a file, or - for stdin. Begin with one that ships: --print
 shows it. The whole scenario is checked before anything starts. The same seed makes the same
@@ -58,6 +70,9 @@ prints what it has, without a verdict on what was not compared.`,
   dropctl simulate --list
   dropctl simulate --print ticket-drop > mine.yaml
   dropctl simulate mine.yaml --users 100000 -o json --jq .verdict
+  dropctl simulate truffle-lot --fault 'kill redis at 2s' --fault 'drop 1% replies'
+  dropctl simulate truffle-lot --fault 'pause postgres 5s at 2s' --fault 'kill worker at 3s'
+  dropctl simulate --torture --seed 7 --minutes 10
   dropctl simulate mine.yaml --rehearse --redis-url rediss://redis.example.com --yes`,
 		Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: firstOnly(func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -69,14 +84,28 @@ prints what it has, without a verdict on what was not compared.`,
 				return fault.New(fault.Usage, "--list goes alone").WithField("list")
 			case list:
 				return a.listScenarios()
+			case tortured:
+				return a.tortureAlone(cmd, args, f, minutes)
+			case cmd.Flags().Changed("minutes"):
+				return fault.New(fault.Usage, "--minutes is how long to torture").WithField("minutes").WithHint("use it with --torture; a scenario takes as long as its users")
 			case len(args) == 0:
 				return fault.New(fault.Usage, "SCENARIO is missing").WithHint("name a file, or one that ships: %s", strings.Join(simulate.Shipped(), ", "))
 			case text:
 				return a.printScenario(args[0])
 			}
+			faults, err := parseFaults(faultTexts)
+			if err != nil {
+				return err
+			}
+			if onReal && len(faults) > 0 {
+				return fault.New(fault.Usage, "--fault is for private servers, not for those of a shop").WithField("fault").WithHint("leave --rehearse or --fault out")
+			}
 			scenario, err := a.scenario(cmd, args[0], f)
 			if err != nil {
 				return err
+			}
+			if len(faults) > 0 {
+				return a.simulateFaults(cmd.Context(), scenario, faults)
 			}
 			return a.simulate(cmd.Context(), scenario, onReal)
 		},
@@ -84,6 +113,11 @@ prints what it has, without a verdict on what was not compared.`,
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Durable)
 	f.register(cmd)
 	cmd.Flags().BoolVar(&onReal, "rehearse", false, "play it on the servers of the settings, in a space of its own")
+	cmd.Flags().StringArrayVar(&faultTexts, "fault", nil, "what goes wrong, such as 'kill redis at 3s' (repeatable)")
+	_ = cmd.RegisterFlagCompletionFunc("fault", cobra.FixedCompletions(faultExamples, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().BoolVar(&tortured, "torture", false, "do everything at random to private servers instead of a scenario")
+	cmd.Flags().Float64Var(&minutes, "minutes", 1, "how long to torture")
+	completeNothing(cmd, "minutes")
 	cmd.Flags().BoolVar(&list, "list", false, "list the scenarios that ship")
 	cmd.Flags().BoolVar(&text, "print", false, "print the scenario that ships under this name")
 	return cmd
@@ -223,7 +257,21 @@ func (a *app) simulate(ctx context.Context, s simulate.Scenario, onReal bool) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStores()) }()
-	summary, err := a.rehearse(ctx, l, st, s, simulate.Options{})
+	return a.played(a.rehearse(ctx, l, st, s, simulate.Options{}, nil))
+}
+
+// simulateFaults is simulate on private servers to which something happens.
+func (a *app) simulateFaults(ctx context.Context, s simulate.Scenario, faults []lab.Fault) (err error) {
+	m, err := a.openMishaps(ctx, faults)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.laboratory.Close(context.WithoutCancel(ctx))) }()
+	return a.played(a.rehearse(ctx, m.laboratory.Ledger, m.laboratory.Stock, s, simulate.Options{}, m))
+}
+
+// played prints what came of a scenario.
+func (a *app) played(summary simulate.Summary, err error) error {
 	if summary.Verdict == "" { // it did not come to that
 		return err
 	}

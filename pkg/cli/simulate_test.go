@@ -153,7 +153,7 @@ return redis.call('XADD', KEYS[1], '*', unpack(e[2]))`
 		}
 		return nil
 	}
-	summary, err := a.rehearse(t.Context(), l, s, scenario, simulate.Options{Beside: plant})
+	summary, err := a.rehearse(t.Context(), l, s, scenario, simulate.Options{Beside: plant}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,19 @@ type Summary struct {
 	Scenario      string               `json:"scenario" table:"SCENARIO"`
 	Users         int                  `json:"users" table:"USERS"`
 	Seed          uint64               `json:"seed" table:"SEED"`
-	Took          time.Duration        `json:"took_seconds" table:"TOOK"` // the rehearsal itself, without what follows
-	Broken        []string             `json:"broken" table:"BROKEN"`     // every promise that was not kept
+	Took          time.Duration        `json:"took_seconds" table:"TOOK"`   // the rehearsal itself, without what follows
+	Faults        []Mishap             `json:"faults" table:"FAULTS,ifset"` // what went wrong on purpose
+	Broken        []string             `json:"broken" table:"BROKEN"`       // every promise that was not kept
 	Lots          []LotEnd             `json:"lots" table:"LOTS"`
+}
+
+// Mishap is one thing that went wrong on purpose.
+type Mishap struct {
+	Fault string        `json:"fault" table:"FAULT"`
+	Done  bool          `json:"done" table:"DONE"`         // false: the last user had gone before
+	At    time.Duration `json:"at_seconds" table:"AT"`     // after the start
+	Took  time.Duration `json:"took_seconds" table:"TOOK"` // until the server worked again
+	Error string        `json:"error" table:"ERROR,ifset"` // of a server that did not come back
 }
 
 // LotEnd is how a lot ended: Redis and the ledger after the last event was folded.

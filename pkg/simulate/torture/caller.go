@@ -15,7 +15,7 @@ import (
 const (
 	usersFor   = 40 // steps that a caller acts for the same users
 	remembered = 48 // attempts that a caller comes back to
-	insistence = 25 * time.Millisecond
+	insistence = 100 * time.Millisecond
 )
 
 // caller does one step after the other for users of its own.

@@ -51,7 +51,7 @@ func (r Report) Err() error {
 	}
 	v := r.Violations[0]
 	return fault.New(fault.Broken, "a guarantee is broken, %d findings; the first: %s %s: %s", r.Broken, v.Lot, v.Reservation, v.What).
-		WithHint("the same decisions again: dropctl simulate --torture --seed %d --duration %s", r.Seed, r.Took.Round(time.Second)+time.Second)
+		WithHint("the same decisions again: dropctl simulate --torture --seed %d --minutes %.1f", r.Seed, r.Took.Minutes()+0.1)
 }
 
 func (r *run) report(ctx context.Context) Report {

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/retry"
+	"github.com/dropctl/dropctl/pkg/simulate"
+	"github.com/dropctl/dropctl/pkg/stock"
+)
+
+const reopenWithin = 3 * time.Minute // after the last fault
+
+// faultExamples are offered by completion.
+var faultExamples = []string{"kill redis at 3s", "restart redis at 3s", "pause postgres 5s at 2s", "drop 1% replies", "delay replies 20ms from postgres", "kill worker at 4s", "flush redis at 5s"}
+
+// mishaps are the faults of a rehearsal, and the laboratory that they are done to.
+type mishaps struct {
+	laboratory *wire.Laboratory
+	faults     []lab.Fault
+	done       []simulate.Mishap
+}
+
+// parseFaults reads what goes wrong in a rehearsal.
+func parseFaults(texts []string) (faults []lab.Fault, err error) {
+	for _, text := range texts {
+		f, err := lab.ParseFault(text)
+		if err != nil {
+			return nil, usageFault(err)
+		}
+		faults = append(faults, f)
+	}
+	if err := lab.CheckFaults(faults); err != nil {
+		return nil, usageFault(err)
+	}
+	return faults, nil
+}
+
+// usageFault is a wrong fault as a wrong use of the command.
+func usageFault(err error) error {
+	e := fault.As(err)
+	return fault.New(fault.Usage, "%s", e.Message).WithField(e.Field).WithHint("%s", e.Hint)
+}
+
+// openMishaps opens a laboratory in which the faults can happen: what they are done to is a process of its own, or is
+// reached through a proxy. A killed Redis loses nothing that was acknowledged: it syncs always.
+func (a *app) openMishaps(ctx context.Context, faults []lab.Fault) (*mishaps, error) {
+	o := wire.LaboratoryOptions{Redis: lab.RedisOptions{Fsync: "always"}}
+	for _, target := range []lab.FaultTarget{lab.RedisTarget, lab.PostgresTarget} {
+		if lab.NeedLink(faults, target) {
+			o.Links = append(o.Links, target)
+		}
+	}
+	if lab.Targets(faults, lab.WorkerTarget) {
+		worker, err := ownWorker()
+		if err != nil {
+			return nil, err
+		}
+		o.Worker = worker
+	}
+	a.note("starting a private Redis and a private PostgreSQL, to which will happen: %s", faultsText(faults))
+	l, err := wire.OpenLaboratory(ctx, a.cfg, a.getenv, o)
+	if err != nil {
+		return nil, err
+	}
+	return &mishaps{laboratory: l, faults: faults}, nil
+}
+
+func faultsText(faults []lab.Fault) (text string) {
+	for i, f := range faults {
+		if i > 0 {
+			text += ", "
+		}
+		text += f.String()
+	}
+	return text
+}
+
+// ownWorker is the command of a worker as a process of its own. It is this program, as it was called.
+func ownWorker() ([]string, error) {
+	self, err := exec.LookPath(os.Args[0])
+	if err == nil {
+		self, err = filepath.Abs(self)
+	}
+	if err != nil {
+		return nil, fault.Wrap(fault.Failed, err, "this program cannot be found, to be run once more as a worker").WithHint("call it by its whole path")
+	}
+	return []string{self, "worker", "--config", wire.WorkerConfig}, nil
+}
+
+// happen does what is to go wrong while users are there.
+func (m *mishaps) happen(say func(string, ...any)) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		done, err := m.laboratory.Rig.Schedule(ctx, m.faults, func(f lab.Fault) { say("now: %s", f) })
+		for _, d := range done {
+			m.done = append(m.done, simulate.Mishap(d))
+		}
+		return err
+	}
+}
+
+// recovered waits until the guardian has let every lot sell again. If it does not, the audit that follows says why.
+func (m *mishaps) recovered(ctx context.Context, s *stock.Stock, lots []drop.Definition, say func(string, ...any)) error {
+	var ids []drop.LotID
+	for _, l := range lots {
+		ids = append(ids, l.Lot)
+	}
+	within, cancel := context.WithTimeout(ctx, reopenWithin)
+	defer cancel()
+	say("waiting until every lot sells again")
+	for began := time.Now(); ; {
+		states, err := s.LotStates(within, ids)
+		shut := slices.ContainsFunc(ids, func(id drop.LotID) bool { return !states[id].Sells() || states[id].Run == "" })
+		if err == nil && !shut {
+			say("recovered after %s", fault.Duration(time.Since(began).Round(time.Millisecond)))
+			return nil
+		}
+		if retry.Sleep(within, 50*time.Millisecond) != nil {
+			return ctx.Err()
+		}
+	}
+}
