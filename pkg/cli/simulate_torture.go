@@ -67,7 +67,7 @@ func (a *app) torture(ctx context.Context, seed uint64, long time.Duration) (err
 		return err
 	}
 	report, err := torture.Run(ctx, l.Stock, wire.TortureLedger(l.Ledger), &l.Rig,
-		torture.Options{Seed: seed, For: long, Audit: wire.AuditStores(l.Stock, l.Ledger, tortureDrain), Progress: a.tortureProgress(long)})
+		torture.Options{Seed: seed, For: long, Audit: wire.TortureAudit(l.Stock, l.Ledger, tortureDrain), Progress: a.tortureProgress(long)})
 	err = cmp.Or(err, l.Check())
 	printErr := a.print(report)
 	if err = cmp.Or(err, printErr, report.Err()); err != nil {

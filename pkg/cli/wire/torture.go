@@ -2,13 +2,12 @@ package wire
 
 import (
 	"context"
-	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
-	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/simulate/torture"
 	"github.com/dropctl/dropctl/pkg/stock"
@@ -60,59 +59,17 @@ func (l tortureLedger) Booked(ctx context.Context, lot drop.LotID) (map[int64]to
 	}
 }
 
-// AuditStores waits until all is recorded and returns everything that is not as it should be: what reconcile finds when it
-// compares every record, what does not follow in the ledger's history, dead letters, and payments due for refund because
-// something was lost. See torture.Options.Audit.
-func AuditStores(s *stock.Stock, l *ledger.Ledger, wait time.Duration) func(ctx context.Context, ghosts bool) ([]torture.Finding, error) {
-	return func(ctx context.Context, ghosts bool) (found []torture.Finding, err error) {
-		report, err := reconcile.Run(ctx, s, ReconcileLedger(l), reconcile.Options{Installation: l.Installation().ID, Deep: true, Wait: wait, MaxLag: time.Minute, Actor: "torture"})
-		if err != nil {
-			return nil, err
-		}
-		for _, row := range report.Rows {
-			if row.Verdict != fault.VerdictOK {
-				found = append(found, torture.Finding{Lot: row.Lot, What: fmt.Sprintf("reconcile: %s %s %s %v", row.Verdict, row.Reason, row.Message, row.Evidence)})
+// TortureAudit waits until all is recorded and audits both stores, see torture.Options.Audit.
+func TortureAudit(s *stock.Stock, l *ledger.Ledger, wait time.Duration) func(ctx context.Context, flushed bool) ([]torture.Finding, error) {
+	return func(ctx context.Context, flushed bool) (found []torture.Finding, err error) {
+		audit, err := AuditShop(ctx, s, l, AuditOptions{Wait: wait, Actor: "torture", Flushed: flushed})
+		for _, text := range audit.Findings {
+			f := torture.Finding{What: text}
+			if lot, _, ok := strings.Cut(text, ": "); ok && slices.ContainsFunc(torture.Lots(), func(d drop.Definition) bool { return string(d.Lot) == lot }) {
+				f.Lot = drop.LotID(lot)
 			}
-			v, err := l.Verify(ctx, row.Lot, nil)
-			if err != nil {
-				return nil, err
-			}
-			if v.Bad != "" {
-				found = append(found, torture.Finding{Lot: row.Lot, What: fmt.Sprintf("ledger verify: %s, at epoch %d seq %d", v.Bad, v.At.Epoch, v.At.Seq)})
-			}
+			found = append(found, f)
 		}
-		more, err := lostAndFound(ctx, l, ghosts)
-		return append(found, more...), err
+		return found, err
 	}
-}
-
-// lostAndFound returns dead letters and refunds due that only a loss can explain.
-func lostAndFound(ctx context.Context, l *ledger.Ledger, ghosts bool) (found []torture.Finding, err error) {
-	const most = 1000
-	dead, err := l.DeadLetters(ctx, "", 0, most)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range dead {
-		if ghosts && d.Code == fault.StopGhost && expiredLine(d.Line) {
-			continue // a hold that expired between the last look and the flush
-		}
-		found = append(found, torture.Finding{Lot: d.Lot, What: fmt.Sprintf("a dead letter, epoch %d seq %d: %s: %s: %q", d.Epoch, d.Seq, d.Code, d.Reason, d.Line)})
-	}
-	due, err := l.NewestRefundsDue(ctx, most)
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range due {
-		if d.Why != ledger.WhyPaidLate {
-			found = append(found, torture.Finding{Lot: d.Reservation.Lot, What: fmt.Sprintf("%s was paid for units that nobody got: %s", d.Reservation, d.Why)})
-		}
-	}
-	return found, nil
-}
-
-// expiredLine reports whether an event's line is that of a hold that expired.
-func expiredLine(line string) bool {
-	events, _ := drop.Entry{Body: "@\tlot\t1\n" + line}.Decode()
-	return len(events) == 1 && events[0].Kind == drop.KindExpired
 }

@@ -226,17 +226,16 @@ func (c *caller) answers(both bool, first, second func() call) []call {
 // inOrder orders the answers to one request that was sent twice as they can have come about: a success may have been
 // possible only after a refusal, and was repeated after it was made.
 func inOrder(answers []call) {
-	rank := func(c call) int {
-		switch {
-		case c.err != nil:
-			return 0
-		case !c.out.Replayed:
+	order := func(yes bool) int {
+		if yes {
 			return 1
 		}
-		return 2
+		return 0
 	}
 	slices.SortStableFunc(answers, func(a, b call) int {
-		return cmp.Or(rank(a)-rank(b), a.out.Reservation.Deadline.Compare(b.out.Reservation.Deadline)) // of two extensions
+		return cmp.Or(order(a.err == nil)-order(b.err == nil),
+			a.out.Reservation.Deadline.Compare(b.out.Reservation.Deadline), // of two extensions
+			order(a.out.Replayed)-order(b.out.Replayed))
 	})
 }
 

@@ -60,8 +60,8 @@ type Options struct {
 	Callers int // 0: 24
 
 	// Audit waits until all is recorded, compares both stores, recomputes the ledger's history, and returns what does not
-	// agree. Ghosts are events that got lost with a flush on purpose; those of expired holds are no finding then.
-	Audit    func(ctx context.Context, ghosts bool) ([]Finding, error)
+	// agree. Flushed says that Redis was emptied: holds that expired since the ledger had everything are then lost.
+	Audit    func(ctx context.Context, flushed bool) ([]Finding, error)
 	Progress func(Progress) // called every second; may be nil
 }
 

@@ -97,7 +97,7 @@ func laboratory(t *testing.T) *wire.Laboratory {
 
 func run(t *testing.T, l *wire.Laboratory, engine torture.Engine, o torture.Options) torture.Report {
 	t.Helper()
-	o.Audit = wire.AuditStores(l.Stock, l.Ledger, time.Minute)
+	o.Audit = wire.TortureAudit(l.Stock, l.Ledger, time.Minute)
 	report, err := torture.Run(t.Context(), engine, wire.TortureLedger(l.Ledger), &l.Rig, o)
 	if err != nil {
 		t.Errorf("%v; the worker's log ends: %s", err, l.Rig.Worker.Log())
@@ -134,6 +134,7 @@ func (p *planted) Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcom
 
 func TestTortureFindsAPlantedBug(t *testing.T) {
 	testkit.Long(t)
+	t.Parallel()
 	for name, plant := range map[string]struct {
 		bug  func(p *planted, ctx context.Context, q drop.SettleRequest) (drop.Outcome, error)
 		want []string // one of these is found
