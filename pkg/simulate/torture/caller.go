@@ -119,7 +119,7 @@ func (c *caller) reserve(ctx context.Context, s step, a *attempt) {
 		return c.insist(ctx, s, func(ctx context.Context) (drop.Outcome, error) { return c.engine.Reserve(ctx, a.request) })
 	}
 	answers := c.answers(s.twice, send, send)
-	inOrder(answers)
+	inOrder(s.act, answers)
 	for _, answer := range answers {
 		a.note(string(s.act), answer.out, answer.err)
 		a.mayHold = a.mayHold || answer.doubt
@@ -166,7 +166,7 @@ func (c *caller) settle(ctx context.Context, s step, a *attempt) {
 		c.raced(a, q, other, answers)
 		return
 	}
-	inOrder(answers)
+	inOrder(s.act, answers)
 	for _, answer := range answers {
 		a.note(fmt.Sprintf("%s qty %d keep %d total %d", s.act, q.Qty, q.Keep, q.Total), answer.out, answer.err)
 		c.book.settled(a, q, answer.out, answer.err)
@@ -225,7 +225,7 @@ func (c *caller) answers(both bool, first, second func() call) []call {
 
 // inOrder orders the answers to one request that was sent twice as they can have come about: a success may have been
 // possible only after a refusal, and was repeated after it was made.
-func inOrder(answers []call) {
+func inOrder(what act, answers []call) {
 	order := func(yes bool) int {
 		if yes {
 			return 1
@@ -233,9 +233,10 @@ func inOrder(answers []call) {
 		return 0
 	}
 	slices.SortStableFunc(answers, func(a, b call) int {
-		return cmp.Or(order(a.err == nil)-order(b.err == nil),
-			a.out.Reservation.Deadline.Compare(b.out.Reservation.Deadline), // of two extensions
-			order(a.out.Replayed)-order(b.out.Replayed))
+		if what == longer { // both may have extended it, one after the other
+			return cmp.Or(order(a.err == nil)-order(b.err == nil), a.out.Reservation.Deadline.Compare(b.out.Reservation.Deadline))
+		}
+		return cmp.Or(order(a.err == nil)-order(b.err == nil), order(a.out.Replayed)-order(b.out.Replayed))
 	})
 }
 

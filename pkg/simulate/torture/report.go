@@ -89,8 +89,8 @@ type line struct {
 	text string
 }
 
-// history tells what happened to the lot of a violation: all of the reservation it is about, and of the rest what happened
-// about the time it was found; events of the journal, events that are only in the outbox, what callers were told, and the
+// history tells what happened to the lot of a violation: all of the reservation it is about or, if it is the lot's, what
+// happened about the time it was found; events of the journal, events that are only in the outbox, what callers were told, and the
 // faults between.
 func (r *run) history(ctx context.Context, v Violation) []string {
 	const about = 3 * time.Second
@@ -104,7 +104,7 @@ func (r *run) history(ctx context.Context, v Violation) []string {
 	}
 	if v.Lot != "" {
 		events, err := r.eventsOf(ctx, v.Lot, func(e drop.Event) bool {
-			return attempt != "" && e.Reservation.Attempt == attempt || e.Kind == drop.KindLoaded || wanted(e.Time)
+			return e.Kind == drop.KindLoaded || attempt != "" && e.Reservation.Attempt == attempt || (attempt == "" || e.IsLotEvent()) && wanted(e.Time)
 		})
 		lines = append(lines, events...)
 		if err != nil {

@@ -199,8 +199,9 @@ func (r *run) flush(ctx context.Context, f lab.Fault) error {
 	defer r.world.Unlock()
 	limited, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
-	for !r.drained(limited) {
-		if retry.Sleep(limited, 20*time.Millisecond) != nil {
+	for drained := false; !drained; drained = r.drained(limited) {
+		_ = retry.Sleep(limited, 20*time.Millisecond)
+		if limited.Err() != nil {
 			return nil // the ledger was not ready in time; the next fault will do
 		}
 	}
