@@ -58,10 +58,13 @@ bench: deps build ## measure the speed bars; exit 6 when one is missed (needs a 
 	@go test -count=1 -run '^$$' -bench '^BenchmarkThrough' -benchtime 1x ./pkg/bench/bars ./pkg/worker/cloudtasks
 
 SOAK := 10m
+TORTURE_MINUTES := 10
+TORTURE_SEEDS := 1 2 3
 
 .PHONY: soak
-soak: deps build ## keep a server under load for SOAK (10m); exit 6 if its memory or goroutines grow
+soak: deps build ## keep a server under load for SOAK (10m), then torture for TORTURE_MINUTES (10) with each of TORTURE_SEEDS (1 2 3)
 	@bin/dropctl bench bars --only soak --soak $(SOAK)
+	@set -e; for seed in $(TORTURE_SEEDS); do bin/dropctl simulate --torture --minutes $(TORTURE_MINUTES) --seed $$seed; done
 
 .PHONY: lint
 lint: $(golangci_lint) ## check format, vet for three systems, linters, go.mod

@@ -19,7 +19,7 @@ var arrows = map[string]string{
 	"cmd/dropctl": "pkg/cli pkg/fault pkg/term",
 
 	"pkg/cli": "pkg/cli/wire pkg/api pkg/drop pkg/stock pkg/ledger pkg/worker pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench pkg/bench/bars pkg/bench/compare pkg/bench/report pkg/simulate pkg/simulate/torture " +
-		"pkg/lab pkg/client pkg/config pkg/fault pkg/term pkg/render pkg/telemetry pkg/packaging",
+		"pkg/lab pkg/client pkg/config pkg/fault pkg/retry pkg/term pkg/render pkg/telemetry pkg/packaging",
 	"pkg/cli/wire": "pkg/drop pkg/stock pkg/ledger pkg/worker pkg/worker/cloudtasks pkg/worker/kafka pkg/recovery pkg/reconcile pkg/doctor pkg/seed pkg/payment pkg/notify pkg/bench " +
 		"pkg/simulate pkg/simulate/torture pkg/lab pkg/api pkg/client pkg/config pkg/fault pkg/telemetry",
 

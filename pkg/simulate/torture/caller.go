@@ -65,6 +65,9 @@ func (c *caller) do(ctx context.Context, s step, number int) {
 			return
 		}
 	}
+	if s.act != swap {
+		s.act = take
+	}
 	c.reserve(ctx, s, c.fresh(s, number))
 }
 
