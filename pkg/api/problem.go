@@ -86,7 +86,7 @@ func problemOf(f *fault.Error, entry fault.Entry) client.Problem {
 	if opaque[entry.Code] {
 		p.Detail = entry.Meaning
 	} else if f.Hint != "" {
-		p.Hint = fault.Announce(f.Hint)
+		p.Hint = f.Hint
 	}
 	for name, value := range f.Details {
 		if name != "remaining" {

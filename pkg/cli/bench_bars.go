@@ -25,6 +25,7 @@ over the rounds, in which the contenders take turns. The exit status is 6 if a b
   apply      recording events in PostgreSQL, against one insert and one transaction an event
   pipeline   a worker from outbox to PostgreSQL: its pace, its limit, and what a sale costs there
   http       a server with keys, access log and metrics, against a bare net/http handler
+  generator  what the load generator of bench engine and bench http carries by itself
   cli        script calls of a reserve, time of a version
   soak       a server under an even load for --soak; only if it is asked for with --only
 

@@ -8,7 +8,7 @@ import (
 // A measurement takes minutes, so what is mistyped has to come to light before it begins.
 func TestBenchRefusesNonsenseAtOnce(t *testing.T) {
 	for line, hint := range map[string]string{
-		"bench bars --only hot-lots":           "hot-lot, many-lots, memory, apply, pipeline, http, cli",
+		"bench bars --only hot-lots":           "hot-lot, many-lots, memory, apply, pipeline, http, generator, cli",
 		"bench bars --rounds 0":                "use 1 or more",
 		"bench engine --rate 0":                "--users alone",
 		"bench engine --rate NaN":              "operations a second",

@@ -74,9 +74,6 @@ func (a *app) runHelp(root *cobra.Command, args []string) error {
 }
 
 func unknownTopic(root *cobra.Command, word string) error {
-	if err := notYet(root, word); err != nil {
-		return err
-	}
 	err := fault.New(fault.Usage, "%q is neither a command nor a topic", word)
 	names := topicNames()
 	for _, c := range root.Commands() {

@@ -76,7 +76,7 @@ func TestWhatIsNoKeyIsRefused(t *testing.T) {
 		"key create --tenant Shop --scope read":               "tenant name",
 		"key create --tenant a:b --scope read":                "tenant name",
 		"key create --tenant shop --scope root":               "not a scope",
-		"key create --tenant shop --scope read, ":             "not a scope",
+		"key create --tenant shop --scope read, ":             "empty place",
 		"key create --tenant shop --scope read --expires 0d":  "90d",
 		"key create --tenant shop --scope read --expires -5d": "90d",
 		"key create --tenant shop --scope read --expires 1y":  "90d",

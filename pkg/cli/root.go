@@ -120,9 +120,6 @@ func newGroup(use, short string, subcommands ...*cobra.Command) *cobra.Command {
 }
 
 func unknownCommand(parent *cobra.Command, word string) error {
-	if err := notYet(parent, word); err != nil {
-		return err
-	}
 	err := fault.New(fault.Usage, "%q is no command of %s", word, parent.CommandPath())
 	var names []string
 	for _, c := range parent.Commands() {
@@ -192,11 +189,6 @@ func finishLeaf(a *app, cmd *cobra.Command) {
 
 // argumentError says which argument is missing, or which is one too many. The names are those of the usage line.
 func argumentError(cmd *cobra.Command, args []string, err error) error {
-	if len(args) > 0 {
-		if later := notYet(cmd, args[0]); later != nil {
-			return later
-		}
-	}
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
@@ -255,15 +247,6 @@ func emptyList(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// notYet answers a command, or a flag of one, that is to come; nil for any other.
-func notYet(parent *cobra.Command, word string) error {
-	_, path, _ := strings.Cut(parent.CommandPath()+" "+word, " ")
-	if !fault.Planned(path) {
-		return nil
-	}
-	return fault.New(fault.Usage, "%s is not in this version yet", path).WithHint("see what there is: %s --help", parent.CommandPath())
-}
-
 // flagError answers a flag that does not parse. An unknown flag behind an unknown word is about the word.
 func flagError(cmd *cobra.Command, err error) error {
 	if rest := cmd.Flags().Args(); cmd.HasSubCommands() && len(rest) > 0 {
@@ -280,9 +263,6 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	if unknown, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
-		if later := notYet(cmd, "--"+unknown); later != nil {
-			return later
-		}
 		if unknown == "server" || unknown == "api-key-file" {
 			return f.WithField(unknown).WithHint("%s needs the stores; see which commands go through a server: dropctl help server", cmd.CommandPath())
 		}

@@ -415,24 +415,6 @@ func TestCompletionFilesAreFresh(t *testing.T) {
 
 var mention = regexp.MustCompile(`\bdropctl ([a-z]+)(?: ([a-z]+))?`)
 
-func TestPlannedCommandsSaySo(t *testing.T) {
-	for _, line := range []string{"bench report", "bench report --yes", "help bench report"} {
-		r := run(t, noServers, strings.Fields(line)...)
-		if r.exit != 2 || r.out != "" || !strings.Contains(r.err, "is not in this version yet") || strings.Contains(r.err, "did you mean") {
-			t.Errorf("%s: exit %d\n%s%s", line, r.exit, r.out, r.err)
-		}
-	}
-}
-
-// TestNoPlannedCommandExists fails when a command came and its entry in the list of planned ones stayed.
-func TestNoPlannedCommandExists(t *testing.T) {
-	eachCommand(newTree(), func(c *cobra.Command) {
-		if path := strings.Join(commandWords(c), " "); fault.Planned(path) {
-			t.Errorf("%s exists and is planned", path)
-		}
-	})
-}
-
 func TestTextsNameRealCommands(t *testing.T) {
 	texts := map[string]string{"formatting": formattingText, "files": filesText, "server": serverText, "recovery": recoveryText}
 	for _, e := range fault.All() {
@@ -443,7 +425,7 @@ func TestTextsNameRealCommands(t *testing.T) {
 		for _, m := range mention.FindAllStringSubmatch(text, -1) {
 			cmd, rest, err := root.Find(strings.Fields(m[1] + " " + m[2]))
 			exists := err == nil && cmd != root && (len(rest) == 0 || !cmd.HasSubCommands())
-			if planned := fault.Planned(m[1]) && strings.Contains(text, "("+m[1]+" comes in a later version"); !exists && !planned {
+			if !exists {
 				t.Errorf("%s names %q, which is no command", where, m[0])
 			}
 		}

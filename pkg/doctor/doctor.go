@@ -154,7 +154,7 @@ type exam struct {
 }
 
 func (e *exam) say(store, target, check string, v verdict) {
-	e.lines = append(e.lines, Line{Result: Outcome{v.found.in(e.o.Profile), v.attested}, Attested: v.attested, Check: check, Store: store, Target: target, What: v.what, Fix: fault.Announce(v.fix)})
+	e.lines = append(e.lines, Line{Result: Outcome{v.found.in(e.o.Profile), v.attested}, Attested: v.attested, Check: check, Store: store, Target: target, What: v.what, Fix: v.fix})
 }
 
 func (e *exam) report() Report {

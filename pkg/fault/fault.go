@@ -118,7 +118,7 @@ func HintOf(err error) string {
 		return ""
 	}
 	if e.Hint != "" {
-		return Announce(e.Hint)
+		return e.Hint
 	}
 	return Lookup(e.Code).Hint
 }

@@ -142,11 +142,10 @@ type Entry struct {
 	Hint    string `json:"hint"`    // what to do next
 }
 
-// byCode is the table for looking up, with what is to come told in its hints: a refusal must cost no search.
+// byCode is the table for looking up: a refusal must cost no search.
 var byCode = func() map[Code]Entry {
 	all := make(map[Code]Entry, len(table))
 	for _, e := range table {
-		e.Hint = Announce(e.Hint)
 		all[e.Code] = e
 	}
 	return all

@@ -258,7 +258,7 @@ func (row *Row) settle(s sight) {
 	case fault.VerdictStopped:
 		row.Finding, row.Next = true, "dropctl explain "+row.Reason
 	case fault.VerdictMissing:
-		row.Finding, row.Next = true, fault.Announce("dropctl restore "+string(row.Lot))
+		row.Finding, row.Next = true, "dropctl restore "+string(row.Lot)
 		switch {
 		case s.ledger.Archive == drop.ArchiveBegun:
 			row.Next = "dropctl lot archive " + string(row.Lot)
@@ -291,7 +291,7 @@ func (row *Row) wayOut() string {
 		return fmt.Sprintf("%sdropctl outbox discard --lot %s --gap --reason drift; dropctl restore %s", pause, row.Lot, row.Lot)
 	}
 	if row.equal { // or restore would find nothing to do
-		return fault.Announce(pause + "dropctl restore " + string(row.Lot) + " --force")
+		return pause + "dropctl restore " + string(row.Lot) + " --force"
 	}
-	return fault.Announce(pause + "dropctl restore " + string(row.Lot))
+	return pause + "dropctl restore " + string(row.Lot)
 }

@@ -69,6 +69,7 @@ func (sh *shard) flush(err error) {
 	sh.mu.Lock()
 	queue, looks := sh.queue, sh.known.queue
 	sh.queue, sh.known.queue = nil, nil
+	sh.length.Store(0)
 	sh.mu.Unlock()
 	for _, k := range looks {
 		k.done <- known{err: err}

@@ -20,6 +20,7 @@ const (
 	lanesPerServer = 2   // pipelines of a server in flight
 	looksInFlight  = 8   // and of looks, see known.go
 	maxBatch       = 512 // requests of one kind in a call
+	fullPipeline   = 512 // requests with which a pipeline takes no further shard: its callers are answered together
 )
 
 // kind tells the requests a batch is made of.
@@ -71,7 +72,8 @@ type shard struct {
 
 	mu     sync.Mutex
 	queue  []*request
-	called bool // somebody is about to take the queue
+	length atomic.Int64 // of the queue, for those who do not have the mutex
+	called bool         // somebody is about to take the queue
 	closed bool
 }
 
@@ -133,6 +135,7 @@ func (sh *shard) submit(r *request) error {
 		return err
 	}
 	sh.queue = append(sh.queue, r)
+	sh.length.Add(1)
 	sh.call()
 	return nil
 }
@@ -242,11 +245,18 @@ func (n *node) drive(l *lane) {
 }
 
 // take moves the first of the shards whose requests wait into a list: not all of them, so that while the others are sent on
-// the next lane requests of these gather. If there are none, the lane becomes idle.
+// the next lane requests of these gather, and no more than fill a pipeline. If there are none, the lane becomes idle.
 func (n *node) take(l *lane, list []*shard) []*shard {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
 	first := (len(n.lanes.shards) + lanesPerServer - 1) / lanesPerServer
+	requests := int64(0)
+	for i, sh := range n.lanes.shards[:first] {
+		if requests += sh.length.Load(); requests >= fullPipeline {
+			first = i + 1
+			break
+		}
+	}
 	list = append(list, n.lanes.shards[:first]...)
 	n.lanes.shards = slices.Delete(n.lanes.shards, 0, first)
 	if first == 0 {
@@ -273,6 +283,7 @@ func (sh *shard) fill(b *batch, n *node) {
 	b.reset(sh)
 	if sh.home.Load() == n {
 		b.take()
+		sh.length.Store(int64(len(sh.queue)))
 	}
 	if len(sh.queue) > 0 {
 		sh.call()
@@ -295,6 +306,7 @@ func (sh *shard) requeue(r *request) {
 		return
 	}
 	sh.queue = append(sh.queue, r)
+	sh.length.Add(1)
 	sh.call()
 }
 

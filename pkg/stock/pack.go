@@ -55,7 +55,7 @@ func (p *packer) number(n int64) {
 func unpack(packed string) (values []any) {
 	for packed != "" {
 		b := []byte(packed[:min(9, len(packed))])
-		n, head := 0, 0
+		var n, head int // bytes of a text, and before it
 		switch {
 		case b[0]&0xe0 == 0xa0:
 			n, head = int(b[0]&0x1f), 1

@@ -60,6 +60,7 @@ var parts = []part{
 	{"apply", (*run).apply},
 	{"pipeline", (*run).pipeline},
 	{"http", (*run).http},
+	{"generator", (*run).generator},
 	{"cli", (*run).cli},
 	{soakPart, (*run).soak},
 }

@@ -171,7 +171,7 @@ func (r *run) disturb(ctx context.Context) error {
 		if t.calm {
 			r.awaitCalm(ctx)
 		}
-		if retry.Sleep(ctx, t.after) != nil {
+		if !rested(ctx, t.after) {
 			return nil
 		}
 		var err error
@@ -186,6 +186,9 @@ func (r *run) disturb(ctx context.Context) error {
 		}
 	}
 }
+
+// rested waits between two faults; false: the time is over.
+func rested(ctx context.Context, d time.Duration) bool { return retry.Sleep(ctx, d) == nil }
 
 func (r *run) begun(f lab.Fault) {
 	r.faultsMu.Lock()
