@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -34,8 +35,9 @@ type app struct {
 	outTerm term.Stream
 	errTerm term.Stream
 
-	started bool     // a command's own code runs: errors are no longer about usage
-	acts    bool     // it may change something: it has a --dry-run and was not asked for one
+	started bool // a command's own code runs: errors are no longer about usage
+	acts    bool // it may change something: it has a --dry-run and was not asked for one
+	notesMu sync.Mutex
 	notes   []string // held back while stderr has to stay one JSON object
 	helpErr error    // help was asked for something that does not exist
 }

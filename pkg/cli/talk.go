@@ -16,14 +16,16 @@ import (
 func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.err, format, args...) }
 
 // note tells a person something on stderr; --quiet silences it. With -o json stderr has to stay one
-// object, so notes wait: they follow a success, and become part of a failure's object.
+// object, so notes wait: they follow a success, and become part of a failure's object. It may be called by many at once.
 func (a *app) note(format string, args ...any) {
 	if a.cfg != nil && a.cfg.Quiet {
 		return
 	}
 	text := render.Clean(fmt.Sprintf(format, args...))
 	if a.jsonErrors() {
+		a.notesMu.Lock()
 		a.notes = append(a.notes, text)
+		a.notesMu.Unlock()
 		return
 	}
 	a.say("%s\n", text)

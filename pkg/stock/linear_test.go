@@ -260,10 +260,11 @@ func TestConcurrentCallsHaveOneOrder(t *testing.T) {
 	n := rounds(30, 6)
 	for round := 0; round < n || codes[fault.OutcomeUnknown] == 0 && round < 20*n; round++ {
 		lot := newLot(t, direct, drop.Definition{Lot: drop.LotID(fmt.Sprintf("shelf-%d", round)), Stock: shelfUnits, Limit: shelfLimit})
-		// Every unknown outcome doubles the orders to try, so the rounds with lost replies are short.
+		// Every unknown outcome doubles the orders to try, so the rounds with lost replies are short, and lose few: a reply that
+		// is lost is that of a whole batch.
 		r, calls, faults := newRecorder(direct, lot), 12, func() {}
 		if round%2 == 1 {
-			r, calls, faults = newRecorder(faulty, lot), 6, loseReplies(proxy)
+			r, calls, faults = newRecorder(faulty, lot), 6, loseReplies(proxy, 2)
 		}
 		inParallel(12, func(client int) {
 			rng := rand.New(rand.NewPCG(uint64(round), uint64(client)))
@@ -289,12 +290,13 @@ func TestConcurrentCallsHaveOneOrder(t *testing.T) {
 	}
 }
 
-// loseReplies makes the proxy swallow a reply every other millisecond until the returned function is called.
-func loseReplies(proxy *testkit.FaultyProxy) (heal func()) {
+// loseReplies makes the proxy swallow a reply every other millisecond, a number of times or until the returned function is
+// called.
+func loseReplies(proxy *testkit.FaultyProxy, most int) (heal func()) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
+		for range most {
 			before := proxy.Dropped()
 			proxy.DropReplies()
 			for proxy.Dropped() == before {

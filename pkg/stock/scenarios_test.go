@@ -395,7 +395,7 @@ func TestLostRepliesAndForgottenScriptsActOnce(t *testing.T) {
 			}
 		}
 	}
-	heal := loseReplies(proxy)
+	heal := loseReplies(proxy, math.MaxInt)
 	flushing, stop := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(flushing)

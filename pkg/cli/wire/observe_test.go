@@ -230,7 +230,9 @@ func (w watched) chargeAndTell(t *testing.T) {
 	if _, err := w.ledger.AddHook(t.Context(), nowhere, "secret"); err != nil {
 		t.Fatal(err)
 	}
+	w.acknowledgeInVain(t, "hat")
 	w.work(t, worker.Options{Gateway: webhook, ChargePause: 20 * time.Millisecond})
+	w.shows(t, `dropctl_worker_resent_events_total = 1`)
 	buy := func(user string, hold time.Duration) drop.ReservationID {
 		id := w.reserve(t, "hat", user, hold)
 		if _, err := w.stock.Settle(t.Context(), drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: user}); err != nil {
@@ -254,6 +256,21 @@ func (w watched) chargeAndTell(t *testing.T) {
 	w.shows(t, `dropctl_payments_stuck = 1`, `dropctl_worker_notices_total{outcome="failed"} > 0`, `dropctl_notices_waiting > 3`, `dropctl_notices_oldest_waiting_seconds > 0`, `dropctl_hooks_failing = 1`)
 	w.db.SQL(t, `UPDATE hook_deliveries SET state = 'parked', ended_at = now() WHERE id = (SELECT min(id) FROM hook_deliveries)`)
 	w.shows(t, `dropctl_notices_parked = 1`)
+}
+
+// acknowledgeInVain lets an event be acknowledged that the ledger has not got: PostgreSQL was another server then.
+func (w watched) acknowledgeInVain(t *testing.T, lot drop.LotID) {
+	t.Helper()
+	w.reserve(t, lot, "lost", 10*time.Minute)
+	shard := lot.Shard(w.stock.Shards())
+	entries, err := w.stock.ReadNew(t.Context(), shard, "gone", 100, -1)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("%d entries, %v", len(entries), err)
+	}
+	if err := w.stock.Ack(t.Context(), shard, []string{entries[0].ID}); err != nil {
+		t.Fatal(err)
+	}
+	w.db.SQL(t, `UPDATE settings SET server = 'the one before'`)
 }
 
 // tagOf finds the hash tag of a lot's shard.

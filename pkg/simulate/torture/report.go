@@ -121,10 +121,13 @@ func (r *run) history(ctx context.Context, v Violation) []string {
 			}
 		}
 	}
-	lines = append(lines, line{v.At, "FOUND   " + v.What})
+	found := line{v.At, "FOUND   " + v.What}
+	lines = append(lines, found)
 	slices.SortStableFunc(lines, func(a, b line) int { return a.at.Compare(b.at) })
+	// What led to it says more than what came after.
+	end := min(len(lines), slices.Index(lines, found)+maxHistory/4)
 	list := []string{}
-	for _, l := range lines[max(0, len(lines)-maxHistory):] {
+	for _, l := range lines[max(0, end-maxHistory):end] {
 		list = append(list, l.at.UTC().Format("15:04:05.000")+" "+l.text)
 	}
 	return list
