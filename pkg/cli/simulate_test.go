@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -183,7 +184,7 @@ func TestARehearsalOnRealServersLeavesTheShopAlone(t *testing.T) {
 	if _, err := seed.Run(t.Context(), []seed.Row{seed.Whole(hat)}, wire.SeedStock(s), wire.SeedLedger(l), seed.Options{Installation: l.Installation().ID}); err != nil {
 		t.Fatal(err)
 	}
-	before, _ := redis.Do(t.Context(), "KEYS", "*")
+	before := keysOf(t, redis)
 	path := filepath.Join(t.TempDir(), "mine.yaml")
 	text := "lots: [{lot: hat, stock: 20, hold: 5s}]\ncrowds: {fan: {users: 60, arrive: {spike: 500ms}, think: 0s..500ms}}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -196,7 +197,7 @@ func TestARehearsalOnRealServersLeavesTheShopAlone(t *testing.T) {
 	if out := strings.Join(strings.Fields(r.out), ""); r.exit != 0 || out != `["ok",20]` {
 		t.Errorf("exit %d: %s%s", r.exit, r.out, r.err)
 	}
-	if after, _ := redis.Do(t.Context(), "KEYS", "*"); after != before {
+	if after := keysOf(t, redis); !slices.Equal(after, before) {
 		t.Errorf("there were the keys %s, and there are %s", before, after)
 	}
 	if schemas := db.SQL(t, `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'dropctl%'`); schemas != "" {
@@ -205,6 +206,16 @@ func TestARehearsalOnRealServersLeavesTheShopAlone(t *testing.T) {
 	if st, err := s.Lot(t.Context(), "hat"); err != nil || st.Available != 3 {
 		t.Errorf("the shop's lot: %+v, %v", st, err)
 	}
+}
+
+// keysOf lists the keys of a server in order: Redis tells them in any.
+func keysOf(t *testing.T, redis *lab.Redis) []string {
+	t.Helper()
+	keys, err := redis.Do(t.Context(), "KEYS", "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(strings.FieldsSeq(keys))
 }
 
 // privateShop opens both stores on servers of the test, for an app with default settings.
