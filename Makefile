@@ -33,7 +33,7 @@ test: deps ## run all tests with the race detector (about 10 minutes on two core
 	$(scratch) go test -race -timeout 20m ./...
 
 .PHONY: test-fast
-test-fast: deps ## run the quick tests: fewer rounds, no race detector (under a minute on two cores)
+test-fast: deps ## run the quick tests: fewer rounds, no race detector (about a minute on two cores)
 	$(scratch) go test -short -ldflags=-w -p 6 -timeout 5m ./...
 
 SURVIVE_RUNS := 100

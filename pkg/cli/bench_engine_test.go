@@ -22,11 +22,7 @@ func benchServers(t *testing.T) (redis *lab.Redis, env map[string]string, left f
 	db.SQL(t, `GRANT CREATE ON DATABASE "`+db.Name+`" TO "`+string(lab.App)+`"`)
 	env = map[string]string{"DROPCTL_REDIS_URL": redis.URL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_TIMEOUT": "30s"}
 	return redis, env, func() string {
-		keys, err := redis.Do(t.Context(), "KEYS", "*")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return keys + db.SQL(t, `SELECT coalesce(string_agg(nspname, ' '), '') FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%'`)
+		return fmt.Sprint(keysOf(t, redis)) + db.SQL(t, `SELECT coalesce(string_agg(nspname, ' '), '') FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%'`)
 	}
 }
 
@@ -87,7 +83,7 @@ func TestAnInterruptedBenchPrintsWhatItHasAndCleansUp(t *testing.T) {
 			defer close(watched)
 			testkit.Eventually(t, 20*time.Second, func() (bool, string) {
 				keys, err := redis.Do(ctx, "KEYS", "*")
-				return strings.Contains(keys, "}:due"), fmt.Sprintf("nobody was accepted: %s, %v", keys, err)
+				return strings.Contains(keys, "}:wake"), fmt.Sprintf("nobody was accepted: %s, %v", keys, err)
 			})
 			cancel(fault.New(fault.Interrupted, "interrupted"))
 		}()

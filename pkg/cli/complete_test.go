@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // complete asks the shell's question of a command whose words come from list.
@@ -93,6 +95,7 @@ func TestListsAreCompletedPieceByPiece(t *testing.T) {
 }
 
 func TestGroupsAreCompleted(t *testing.T) {
+	testkit.Long(t)
 	_, env := newShop(t, 4)
 	for _, lot := range []string{"autumn:a", "autumn:b", "winter:c"} {
 		if r := run(t, env, "seed", lot, "--stock", "1"); r.exit != 0 {

@@ -122,6 +122,7 @@ func TestAPaymentMeetsRefundsAndOtherAttempts(t *testing.T) {
 
 // Contradictions and strangers change nothing.
 func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	b := newBuyer(t)
 	approved := drop.Payment{Decision: drop.PaymentApproved, Ref: "g1"}
@@ -153,6 +154,7 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 // Leases and pauses: a charge is with one worker at a time, keeps its number when another takes over, and is booked by
 // nobody without the gateway.
 func TestAChargeIsAskedForByOneAtATime(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	b := newBuyer(t)
 	first := claimCharges(t, b.l, "one", time.Minute)
@@ -226,6 +228,7 @@ func TestADeclinedReservationIsGivenUpAtItsDeadline(t *testing.T) {
 
 // Money that goes back is asked for until it has, also if the gateway will not.
 func TestRefundsAtTheGatewayAreKeptUntilTheyAreThrough(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	b := newBuyer(t)
 	for _, step := range []string{"ask", "approve 1", "refund 2"} {
@@ -274,6 +277,7 @@ func TestRefundsAtTheGatewayAreKeptUntilTheyAreThrough(t *testing.T) {
 
 // Two workers and callbacks settle a hundred sales at once while refunds are folded: each is charged once.
 func TestAnswersRaceWithRefunds(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	l, db := newLedger(t)
 	lot := newLot()

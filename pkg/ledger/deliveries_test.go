@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // claimOf claims as a worker, and names what it was given: kind and seq.
@@ -146,6 +147,7 @@ func TestAReceiverFailsAsAWhole(t *testing.T) {
 
 // A notice that its receiver does not want steps aside, is given up after three days, and can be taken up again.
 func TestARefusedNoticeIsParked(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	l, db := newLedger(t)
 	hook := hookFor(t, l, drop.Hook{}, "lot_opened lot_loaded")

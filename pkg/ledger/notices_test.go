@@ -50,6 +50,7 @@ func raised(t testing.TB, l *Ledger, db testkit.Database, hook drop.Hook, want s
 }
 
 func TestEventsBecomeNoticesOnce(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	l, db := newLedger(t)
 	r := seeded(t, l, "autumn:lot", 10)
@@ -94,6 +95,7 @@ func TestEventsBecomeNoticesOnce(t *testing.T) {
 }
 
 func TestAHookIsToldFromNowOn(t *testing.T) {
+	testkit.Long(t)
 	t.Parallel()
 	l, db := newLedger(t)
 	r := seeded(t, l, "lot", 1)
