@@ -59,6 +59,7 @@ local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
 local unfiled, unfiledn = {}, 0 -- values of this call's element of `unfiled`
+local unfiled_seen -- the attempts of each lot in `unfiled`, once a call that only looks has read it
 local unfiled_at -- when the newest of these holds is due
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
@@ -73,7 +74,7 @@ local function begin(keys, argv)
   clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now, now_s = clock_ms, fmt('%d', clock_ms)
   retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
-  evn, emitting, duen, firstn, unfiledn, unfiled_at = 0, nil, 0, 0, 0, nil
+  evn, emitting, duen, firstn, unfiledn, unfiled_at, unfiled_seen = 0, nil, 0, 0, 0, nil, nil
 end
 
 -- door: why this shard takes no call, or nil.
@@ -494,14 +495,17 @@ local function take_back(L, want, budget)
   return expired, false, budget
 end
 
--- due_units: units of the lot's holds whose deadline has passed, as far as the budget of attempts reaches.
+-- due_units: in a call that writes nothing, units of the lot's holds whose deadline has passed, as far as the budget of attempts reaches.
 local function due_units(L, budget)
   local units, seen = 0, {}
   local from, to = due_range(L.id)
   local members = call('ZRANGEBYLEX', KEYS[4], from, to, 'LIMIT', 0, budget)
   if L.due > 0 and L.due <= now then
-    local _, attempts = read_unfiled()
-    members[#members + 1] = concat(attempts[L.id] or {})
+    if not unfiled_seen then
+      local _
+      _, unfiled_seen = read_unfiled()
+    end
+    members[#members + 1] = concat(unfiled_seen[L.id] or {})
   end
   for _, member in ipairs(members) do
     local attempts = attempts_of(match(member, '([^\t]*)$'), budget)
