@@ -88,9 +88,9 @@ type Row struct {
 	Detail   string   `json:"detail" table:"DETAIL,wide"`
 }
 
-// AtLeast is a bar for which more is better.
+// AtLeast is a bar for which more is better. It is not met by what is no number: whoever is compared with nothing has not won.
 func AtLeast(bar string, required, measured float64, unit string) Row {
-	ok := measured >= required
+	ok := measured >= required && !math.IsInf(measured, 0)
 	return Row{Bar: bar, Sense: "at least", Required: &required, Measured: Digits(measured), Unit: unit, OK: &ok}
 }
 

@@ -165,15 +165,18 @@ func (a *arena) play(ctx context.Context, m Model, pool int, l load) (r Round, e
 	return Round{
 		PerSecond: t.perSecond, P50: t.p50, P99: t.p99, Accepted: t.accepted,
 		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: seen.lockWait + time.Duration(count.waited.Load()),
-		CPU: seen.cpu, Connections: seen.connections, Oversold: max(0, t.most-a.o.Stock),
+		CPU: seen.cpu, Connections: seen.connections, Oversold: t.oversold(a.o.Stock),
 	}, nil
 }
 
 // mostConnections is what PostgreSQL lets in, less those who look on.
 const mostConnections = 128
 
+// luck is the share by which one short look may be worse than another by chance alone.
+const luck = 0.05
+
 // bestPool looks for the number of connections with which a model sells the most: from a likely one on upwards for as
-// long as that helps, else downwards. A few short looks are enough, as near the best it matters little.
+// long as that may help, else downwards. A few short looks are enough, as near the best it matters little.
 func (a *arena) bestPool(ctx context.Context, m Model) (int, error) {
 	if m.pool == 0 {
 		return 0, nil
@@ -197,10 +200,12 @@ func (a *arena) bestPool(ctx context.Context, m Model) (int, error) {
 			if err := look(pool); err != nil {
 				return 0, err
 			}
-			if speed[pool] <= speed[best] {
+			if speed[pool] < (1-luck)*speed[best] {
 				break
 			}
-			best = pool
+			if speed[pool] > speed[best] {
+				best = pool
+			}
 		}
 		if best != m.pool {
 			break // it went up: what is below is known to be worse

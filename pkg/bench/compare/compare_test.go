@@ -57,6 +57,7 @@ func TestModelsKeepTheirPromise(t *testing.T) {
 	}
 	_ = chains.Wait()
 	checkBrokenIsFound(t, a)
+	checkSmallLotSurvivesAnOutage(t, a)
 	for _, m := range []Model{pgGuardedUpdate, redisScript, dropctl, dropctlFsync} {
 		out, err := a.outage(t.Context(), m, 16)
 		if err != nil {
@@ -185,6 +186,33 @@ func TestBarsAreThoseOfTheModelsThatTookPart(t *testing.T) {
 	}
 	if rows := bar(all[2:]); len(rows) != 0 {
 		t.Errorf("bars of dropctl without it: %+v", rows)
+	}
+	// One that answered nobody is neither beaten nor the quickest of all.
+	all[0].P99, all[3].PerSecond, all[3].P99 = 19*time.Millisecond, 0, 0
+	for _, row := range bar(all) {
+		met := map[string]bool{"compare.over-pg-for-update": false, "compare.p99-over-lowest": true}
+		if want, about := met[row.Bar]; about && *row.OK != want {
+			t.Errorf("%+v", row)
+		}
+	}
+	if rows := bar(all); len(rows) != 7 {
+		t.Errorf("%d bars", len(rows))
+	}
+}
+
+func TestEveryLotCanBeOversold(t *testing.T) {
+	sold := tally{ofEach: []int64{12, 10, 7, 11}}
+	if n := sold.oversold(10); n != 3 {
+		t.Errorf("%d units beyond what four lots of 10 have", n)
+	}
+}
+
+// A model may sell out before its server ends: that is no error of the comparison, and what was sold is looked for all the same.
+func checkSmallLotSurvivesAnOutage(t *testing.T, a *arena) {
+	few := *a
+	few.o.Stock = 5
+	if out, err := few.outage(t.Context(), pgGuardedUpdate, 4); err != nil || out != (Outage{Acknowledged: 5}) {
+		t.Errorf("%+v, %v", out, err)
 	}
 }
 

@@ -32,8 +32,16 @@ const (
 type tally struct {
 	perSecond float64
 	p50, p99  time.Duration
-	accepted  int64 // in all, the warm-up included
-	most      int64 // of one lot
+	accepted  int64   // in all, the warm-up included
+	ofEach    []int64 // lot
+}
+
+// oversold counts the units that were handed out beyond what each lot had.
+func (t tally) oversold(stock int64) (units int64) {
+	for _, n := range t.ofEach {
+		units += max(0, n-stock)
+	}
+	return units
 }
 
 // crowd is a load while it runs.
@@ -113,8 +121,8 @@ func (c *crowd) tally(took [][]time.Duration) (t tally, err error) {
 		}
 	}
 	for i := range c.accepted {
-		n := c.accepted[i].Load()
-		t.accepted, t.most = t.accepted+n, max(t.most, n)
+		t.ofEach = append(t.ofEach, c.accepted[i].Load())
+		t.accepted += t.ofEach[i]
 	}
 	span := c.span
 	if c.soldOut.Load() >= int64(len(c.lots)) {

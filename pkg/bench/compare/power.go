@@ -94,20 +94,22 @@ func (a *arena) sellUntilDark(ctx context.Context, s shop, after time.Duration, 
 		callers.Go(func() error {
 			for i := 0; ; i++ {
 				c, err := s.Reserve(ctx, drillLot, "buyer"+strconv.Itoa(caller)+"-"+strconv.Itoa(i), longHold)
-				if err != nil {
-					if dark.Load() {
-						return nil
-					}
+				switch {
+				case err == nil:
+					book.enter(c)
+				case dark.Load(), fault.Is(err, fault.SoldOut): // all of it is on sale no more, and can be lost all the same
+					return nil
+				default:
 					return wrong(err)
 				}
-				book.enter(c)
 			}
 		})
 	}
 	err := retry.Sleep(ctx, after)
 	dark.Store(true)
 	err = errors.Join(err, end())
-	return book.claims, errors.Join(err, callers.Wait())
+	err = errors.Join(err, callers.Wait()) // who is told later than this was told by nobody
+	return book.claims, err
 }
 
 // missing counts the claims that the store does not know.

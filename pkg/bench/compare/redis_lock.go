@@ -50,9 +50,11 @@ func (s locking) Reserve(ctx context.Context, lot drop.LotID, user string, hold 
 // lock asks until the lock is ours.
 func (s locking) lock(ctx context.Context, key, token string) error {
 	begun := time.Now()
-	defer func() { s.count.waited.Add(int64(time.Since(begun))) }()
 	for failures := 1; ; failures++ {
 		ok, err := s.client.SetNX(ctx, key, token, lockTTL).Result()
+		if failures > 1 && (ok || err != nil) { // somebody else had it
+			s.count.waited.Add(int64(time.Since(begun)))
+		}
 		if ok || err != nil {
 			return err
 		}

@@ -131,10 +131,10 @@ func bar(models []Row) []bars.Row {
 	return rows
 }
 
-// lowestP99 is that of the best of all others; 0 if there are none.
+// lowestP99 is that of the best of all others that answered anybody; 0 if there are none.
 func lowestP99(models []Row) (lowest time.Duration) {
 	for _, m := range models {
-		if m.Model == dropctl.Name || m.Model == dropctlFsync.Name {
+		if m.Model == dropctl.Name || m.Model == dropctlFsync.Name || m.P99 == 0 {
 			continue
 		}
 		if lowest == 0 || m.P99 < lowest {
