@@ -46,7 +46,8 @@ reservation it got before.
   refuse   the lot is not known, archived, or was never on sale
 
 A lot sells nothing while it is rebuilt. One that Redis is still ahead of after --timeout is left
-alone: what only Redis knows would be lost. Shards that were shut, as after a restart, are opened if
+alone: what only Redis knows would be lost. With --transport kafka the same goes for what the topic
+still holds and a worker has not applied; a dry run does not ask for it. Shards that were shut, as after a restart, are opened if
 all of their lots are equal then. It may be broken off and run again at any time.`,
 		Example: `  dropctl restore truffle-99
   dropctl restore --all --dry-run --exit-code
@@ -57,6 +58,11 @@ all of their lots are equal then. It may be broken off and run again at any time
 			if err := f.read(args); err != nil {
 				return err
 			}
+			if wire.HasSource(a.cfg) {
+				if err := wire.CheckTransport(a.cfg, a.getenv, true, false); err != nil {
+					return err
+				}
+			}
 			return a.restore(cmd.Context(), f)
 		},
 	}
@@ -66,7 +72,7 @@ all of their lots are equal then. It may be broken off and run again at any time
 	reasonFlag(cmd, &f.reason)
 	dryRunFlag(cmd, &f.dryRun)
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", false, "with --dry-run: exit 6 if something would change")
-	a.settings(cmd, cmd.Flags(), config.Redis, config.Database)
+	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Work, config.Broker)
 	return cmd
 }
 
@@ -129,7 +135,11 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 	if f.lots, err = a.lotsToRestore(ctx, l, f); err != nil {
 		return err
 	}
-	plans, err := a.planRestore(ctx, r, f)
+	late, err := a.awaitQueue(ctx, l, f)
+	if err != nil {
+		return err
+	}
+	plans, err := a.planRestore(ctx, r, f, late)
 	if err != nil {
 		return err
 	}
@@ -150,7 +160,7 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 	loaded := a.rebuildEach(ctx, r, f, plans, views)
 	shut := r.Record(ctx, slices.Collect(maps.Keys(loaded)))
 	if shut == nil {
-		shut = a.reopen(ctx, r, wire.Reopener(s, l), f.lots, loaded)
+		shut = a.reopen(ctx, r, wire.Reopener(s, l), f.lots, late, loaded)
 	}
 	if err := a.print(views); err != nil {
 		return err
@@ -188,6 +198,23 @@ func (a *app) lotsToRestore(ctx context.Context, l *ledger.Ledger, f restoreFlag
 	return lots, nil
 }
 
+// awaitQueue waits until what a queue still holds of the lots' shards is in the ledger: a server that was lost may have sent
+// what the one now there never saw. It returns an error for each shard that must not be touched yet.
+func (a *app) awaitQueue(ctx context.Context, l *ledger.Ledger, f restoreFlags) (late map[int]error, err error) {
+	if f.dryRun { // a question to a queue is written into it
+		return nil, nil
+	}
+	barrier, end, err := wire.OpenBarrier(ctx, a.cfg, a.getenv, l, a.logger(!a.cfg.Quiet))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if barrier != nil {
+		a.note("waiting until a worker has applied what the topic %s holds", a.cfg.KafkaTopic)
+	}
+	return barrier.Await(ctx, f.lots, l.Installation().Shards, a.cfg.Timeout), nil
+}
+
 // restoreParallelism is how many lots are looked at or rebuilt at a time. Most of a small lot's time is spent waiting for
 // one of the stores.
 const restoreParallelism = 8
@@ -206,8 +233,9 @@ func sideBySide(n int, fn func(i int)) {
 	wg.Wait()
 }
 
-// planRestore looks at the lots. Where a store does not answer for one it asks for no other: that would take a timeout each.
-func (a *app) planRestore(ctx context.Context, r *recovery.Rebuilder, f restoreFlags) ([]recovery.RebuildPlan, error) {
+// planRestore looks at the lots, and refuses those of shards that must not be touched yet. Where a store does not answer for
+// one it asks for no other: that would take a timeout each.
+func (a *app) planRestore(ctx context.Context, r *recovery.Rebuilder, f restoreFlags, late map[int]error) ([]recovery.RebuildPlan, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	plans := make([]recovery.RebuildPlan, len(f.lots))
@@ -220,6 +248,9 @@ func (a *app) planRestore(ctx context.Context, r *recovery.Rebuilder, f restoreF
 		var err error
 		if plans[i], err = r.Plan(bounded, f.lots[i], f.force); err != nil {
 			stop(err)
+		}
+		if err := late[f.lots[i].Shard(r.Stock.Shards())]; err != nil {
+			plans[i].Step, plans[i].Err = recovery.StepRefuse, err
 		}
 	})
 	return plans, context.Cause(ctx)
@@ -387,12 +418,13 @@ func (a *app) restoreProgress() (tell func(lot drop.LotID, records, of int64), e
 // reopenPause lies between the two looks at a shard that is to be opened.
 const reopenPause = time.Second
 
-// reopen opens the shards of these lots that were shut, and returns an error if one stays so.
-func (a *app) reopen(ctx context.Context, r *recovery.Rebuilder, g *recovery.Guardian, lots []drop.LotID, loaded map[drop.LotID]recovery.Rebuilt) error {
+// reopen opens the shards of these lots that were shut and may be touched, and returns an error if one stays so.
+func (a *app) reopen(ctx context.Context, r *recovery.Rebuilder, g *recovery.Guardian, lots []drop.LotID, late map[int]error, loaded map[drop.LotID]recovery.Rebuilt) error {
 	byShard := map[int][]drop.LotID{}
 	for _, lot := range lots {
-		n := lot.Shard(g.Shards)
-		byShard[n] = append(byShard[n], lot)
+		if n := lot.Shard(g.Shards); late[n] == nil {
+			byShard[n] = append(byShard[n], lot)
+		}
 	}
 	findings, err := g.Reopen(ctx, slices.Sorted(maps.Keys(byShard)), reopenPause, loaded)
 	if err != nil {

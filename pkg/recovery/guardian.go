@@ -114,9 +114,7 @@ type Guardian struct {
 	Rebuild      Rebuild
 	Installation string
 	Shards       int
-	// Barrier reports whether everything that a queue was given for a shard before the first call with this mark has come
-	// through to the ledger. nil: there is no queue.
-	Barrier func(ctx context.Context, shard int, mark string) (bool, error)
+	Barrier      Barrier // of the queue between Redis and the ledger
 
 	ours     bool           // Redis was seen to have our data
 	memories map[int]memory // of each shard

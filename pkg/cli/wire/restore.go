@@ -2,8 +2,10 @@ package wire
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/recovery"
@@ -18,6 +20,19 @@ func Rebuilder(s *stock.Stock, l *ledger.Ledger) *recovery.Rebuilder {
 // Reopener joins both stores for opening shards that were shut.
 func Reopener(s *stock.Stock, l *ledger.Ledger) *recovery.Guardian {
 	return &recovery.Guardian{Stock: s, Ledger: workerLedger{l}, Installation: l.Installation().ID, Shards: s.Shards()}
+}
+
+// OpenBarrier opens the queue that the settings name, to be asked what of it has come through. The barrier is nil where there
+// is no queue, or one that cannot tell. end is to be called in any case but an error.
+func OpenBarrier(ctx context.Context, cfg *config.Config, getenv func(string) string, l *ledger.Ledger, log *slog.Logger) (b recovery.Barrier, end func(), err error) {
+	if cfg.Transport != config.Kafka {
+		return nil, func() {}, nil
+	}
+	q, err := openKafka(ctx, cfg, getenv, l.Installation(), log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return q.Queue.Barrier, q.Close, nil
 }
 
 type rebuildStock struct{ *stock.Stock }

@@ -34,22 +34,23 @@ const shards = 4
 
 // shop is one installation on private servers, with Kafka between relay and ledger.
 type shop struct {
-	redis  *lab.Redis
-	stock  *stock.Stock
-	ledger *ledger.Ledger
-	broker *broker.Broker
-	owner  ledger.Options
+	redis    *lab.Redis
+	stock    *stock.Stock
+	ledger   *ledger.Ledger
+	broker   *broker.Broker
+	owner    ledger.Options
+	database string // URL of the runtime role
 }
 
 func newShop(t testing.TB) *shop {
 	t.Helper()
 	db := testkit.Postgres(t)
-	s := &shop{redis: testkit.Redis(t), broker: broker.Start(t), owner: ledger.Options{URL: db.Server.SocketURL(lab.Owner, db.Name)}}
+	s := &shop{redis: testkit.Redis(t), broker: broker.Start(t), database: db.URL(lab.App), owner: ledger.Options{URL: db.URL(lab.Owner)}}
 	if _, err := ledger.MigrateUp(t.Context(), s.owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: db.Server.SocketURL(lab.App, db.Name), Application: "kafka-test", MaxConns: 12}); err != nil {
+	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: s.database, Application: "kafka-test", MaxConns: 12}); err != nil {
 		t.Fatal(err)
 	}
 	in := s.ledger.Installation()
