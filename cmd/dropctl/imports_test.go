@@ -34,7 +34,7 @@ var arrows = map[string]string{
 	"pkg/seed":              "pkg/drop pkg/fault pkg/telemetry",
 	"pkg/payment":           "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
 	"pkg/notify":            "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
-	"pkg/simulate":          "pkg/drop pkg/fault pkg/retry pkg/telemetry",
+	"pkg/simulate":          "pkg/drop pkg/fault pkg/sign pkg/retry pkg/telemetry",
 	"pkg/simulate/torture":  "pkg/drop pkg/fault pkg/retry pkg/lab", // its faults are done to private servers
 	"pkg/client":            "pkg/drop pkg/fault pkg/retry",
 	// The benchmarks compare the engine with bare drivers, on private servers.

@@ -13,6 +13,7 @@ const mishapScenario = `seed: 1
 lots:
   - {lot: truffle, stock: 40, hold: 4s, max_hold: 10s, late: reclaim}
   - {lot: poster, stock: 1000, hold: 4s, max_hold: 10s}
+gateway: {answers: 1ms..20ms, timeout: 1s, declined: 5%, silent: 1%, undecided: 5%, decides: 500ms..1s, refund_refused: 10%}
 crowds:
   fan:
     users: 250
@@ -25,7 +26,8 @@ crowds:
     pause: 300ms
     think: 100ms..300ms
     ends: {pay: 80, give_back: 20}
-    payment: {takes: 100ms, declined: 5%}
+    payment: {takes: 100ms}
+    refund: 10%
     satisfied: 50%
 `
 
@@ -42,9 +44,14 @@ func TestARehearsalSurvivesWhatIsDoneToIt(t *testing.T) {
 		t.Fatalf("exit %d: %s", exit, &problems)
 	}
 	var told struct {
-		Verdict string `json:"verdict"`
-		Sold    int64  `json:"sold_units"`
-		Faults  []struct {
+		Verdict  string `json:"verdict"`
+		Sold     int64  `json:"sold_units"`
+		Payments struct {
+			Paid     int64 `json:"paid_units"`
+			Declined int64 `json:"charges_declined"`
+			Refunds  int64 `json:"refunds_made"`
+		}
+		Faults []struct {
 			Fault string `json:"fault"`
 			Done  bool   `json:"done"`
 			Error string `json:"error"`
@@ -55,6 +62,9 @@ func TestARehearsalSurvivesWhatIsDoneToIt(t *testing.T) {
 	}
 	if told.Verdict != "ok" || told.Sold == 0 || len(told.Faults) != 5 {
 		t.Errorf("%s", &out)
+	}
+	if p := told.Payments; p.Paid != told.Sold || p.Declined == 0 || p.Refunds == 0 {
+		t.Errorf("%d units are sold, payments %+v", told.Sold, p)
 	}
 	for _, f := range told.Faults {
 		if f.Done != (f.Fault != "kill redis at 9h0m0s") || f.Error != "" {

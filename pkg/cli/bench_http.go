@@ -129,7 +129,7 @@ func (a *app) benchPrivateServer(ctx context.Context, f benchFlags) (r bench.Res
 		return r, err
 	}
 	// The worker goes on after an interruption, until all that is in flight has ended.
-	stop := a.startWorker(context.WithoutCancel(ctx), l, s)
+	stop := a.startWorker(context.WithoutCancel(ctx), l, s, nil)
 	f.load.Meter = bench.Meter{Redis: s, Postgres: l}
 	before, unknown := bench.CPUOf(server.PID)
 	r = a.runBench(ctx, f, f.plan.Target(h))

@@ -38,6 +38,7 @@ type storesSeen struct {
 	capacity, available, held, sold int64
 	backlog                         drop.Backlog
 	lockWaits                       int64
+	payments                        drop.Payments
 	trouble                         fault.Code // why the newest look failed; "" if it did not
 }
 
@@ -98,6 +99,9 @@ func (v *liveView) look(ctx context.Context) {
 	if lockErr == nil {
 		seen.lockWaits = activity.Waiting
 	}
+	if v.scenario.Gateway != nil && lockErr == nil {
+		seen.payments, lockErr = v.ledger.Payments(ctx)
+	}
 	seen.trouble = ""
 	if err = cmp.Or(err, lockErr); err != nil {
 		seen.trouble = fault.CodeOf(err)
@@ -136,11 +140,14 @@ func (v *liveView) texts(p simulate.Progress) []string {
 	s := v.seen
 	v.mu.Unlock()
 	behind := fmt.Sprintf("outbox %d entries, %.1f s behind  lock waits %d", s.backlog.Entries, s.backlog.Age.Seconds(), s.lockWaits)
+	if v.scenario.Gateway != nil {
+		behind += fmt.Sprintf("  charges open %d, declined %d, refunds open %d", s.payments.Open, s.payments.Declined, s.payments.Returns)
+	}
 	if s.trouble != "" {
 		behind += "  stores: " + string(s.trouble)
 	}
 	return []string{
-		fmt.Sprintf("%5.1fs  users %d of %d, %d gone  requests %d  held %d  refused %d  units sold %d",
+		fmt.Sprintf("%5.1fs  users %d of %d, %d gone  requests %d  accepted %d  refused %d  units sold %d",
 			p.Elapsed.Seconds(), p.Users, v.scenario.Users(), p.Gone, p.Requests, p.Accepted, p.Refused, p.Sold),
 		fmt.Sprintf("stock %d: available %d, held %d, sold %d", s.capacity, s.available, s.held, s.sold),
 		fmt.Sprintf("p99 accepted %.1f ms, refused %.1f ms", p.Accept.P99*1000, p.Refuse.P99*1000),

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -11,7 +12,9 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/payment"
 	"github.com/dropctl/dropctl/pkg/reconcile"
+	"github.com/dropctl/dropctl/pkg/retry"
 	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/simulate"
 	"github.com/dropctl/dropctl/pkg/stock"
@@ -48,9 +51,17 @@ func (a *app) privateStores(ctx context.Context, as ...func(*stock.Options)) (l 
 	}, nil
 }
 
+// around is what there is around the users of a rehearsal. The zero value is a shop without trouble, that is paid before
+// it confirms.
+type around struct {
+	bank    *simulate.Bank                  // the payment gateway
+	mishaps *mishaps                        // what goes wrong on purpose
+	beside  func(ctx context.Context) error // runs beside the users
+}
+
 // rehearse puts the lots of a scenario on sale, lets the users in and adds up, with a worker at work all the time. An
 // error after the users were let in comes with a summary of what they were told until then.
-func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, o simulate.Options, m *mishaps) (summary simulate.Summary, err error) {
+func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, with around) (summary simulate.Summary, err error) {
 	rows := make([]seed.Row, len(scenario.Lots))
 	for i, d := range scenario.Lots {
 		rows[i] = seed.Whole(d)
@@ -58,13 +69,18 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 	if _, err := seed.Run(ctx, rows, wire.SeedStock(s), wire.SeedLedger(l), seed.Options{Actor: a.cfg.Actor, Installation: l.Installation().ID}); err != nil {
 		return summary, err
 	}
+	m := with.mishaps
 	if m == nil || m.laboratory.Rig.Worker == nil {
-		stop := a.startWorker(ctx, l, s)
+		gateway, err := a.chargeThrough(with.bank)
+		if err != nil {
+			return summary, err
+		}
+		stop := a.startWorker(ctx, l, s, gateway)
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	a.note("%d lots are on sale, %d users are coming", len(scenario.Lots), scenario.Users())
 	view := a.newLiveView(l, s, scenario)
-	o.Progress = view.show()
+	o := simulate.Options{Progress: view.show(), Beside: with.beside}
 	if m != nil {
 		o.Beside = m.happen(a.note)
 	}
@@ -79,7 +95,7 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 		}
 	}
 	a.note("waiting until all is recorded, comparing every record, and what every user was told")
-	summary, err = a.addUp(ctx, l, s, scenario, book)
+	summary, err = a.addUp(ctx, l, s, scenario, book, with.bank)
 	if err != nil {
 		return book.SoFar(scenario), err
 	}
@@ -89,11 +105,39 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 	return summary, nil
 }
 
+// openBank starts the payment gateway of a scenario; nil if it has none.
+func (a *app) openBank(s simulate.Scenario) (bank *simulate.Bank, closeBank func() error, err error) {
+	if s.Gateway == nil {
+		return nil, func() error { return nil }, nil
+	}
+	if bank, err = simulate.OpenBank(s); err != nil {
+		return nil, nil, err
+	}
+	return bank, bank.Close, nil
+}
+
+// paymentTarget is how a worker reaches the gateway of a scenario; zero if there is none.
+func (a *app) paymentTarget(bank *simulate.Bank) config.PaymentTarget {
+	if bank == nil {
+		return config.PaymentTarget{}
+	}
+	return config.PaymentTarget{URL: config.NewURL(bank.URL()), Secret: config.NewSecret(bank.Secret()), Timeout: cmp.Or(bank.Timeout(), a.cfg.PaymentTimeout)}
+}
+
+// chargeThrough is the gateway of a scenario as a worker asks it; nil if there is none. The one of the settings is never asked.
+func (a *app) chargeThrough(bank *simulate.Bank) (worker.Gateway, error) {
+	if bank == nil {
+		return nil, nil
+	}
+	t := a.paymentTarget(bank)
+	return payment.NewWebhook(payment.Options{URL: t.URL.Reveal(), Secret: t.Secret.Reveal(), Timeout: t.Timeout, UserAgent: "dropctl/" + thisVersion().Version})
+}
+
 // startWorker runs a worker until stop is called, which waits for its good end.
-func (a *app) startWorker(ctx context.Context, l *ledger.Ledger, s *stock.Stock) (stop func() error) {
+func (a *app) startWorker(ctx context.Context, l *ledger.Ledger, s *stock.Stock, gateway worker.Gateway) (stop func() error) {
 	in := l.Installation()
 	w := worker.New(s, wire.WorkerLedger(l), worker.Options{Installation: in.ID, Shards: in.Shards,
-		Rate: float64(a.cfg.MaxEventsPerSecond), Keep: a.cfg.OutboxKeep, Rebuild: wire.RebuildLot(s, l), Log: a.logger(false)})
+		Rate: float64(a.cfg.MaxEventsPerSecond), Keep: a.cfg.OutboxKeep, Rebuild: wire.RebuildLot(s, l), Gateway: gateway, Log: a.logger(false)})
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {
@@ -107,15 +151,20 @@ func (a *app) startWorker(ctx context.Context, l *ledger.Ledger, s *stock.Stock)
 }
 
 // addUp compares the stores, holds the users' book against the ledger and makes the summary.
-func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, book *simulate.Book) (simulate.Summary, error) {
+func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, book *simulate.Book, bank *simulate.Bank) (simulate.Summary, error) {
 	none, records, counts := simulate.Summary{}, wire.ReconcileLedger(l), book.Counts()
 	// No accepted call writes more than two events, and each may still have to be recorded.
-	most := time.Duration(float64(2*(counts.Requests+counts.Accepted))/float64(a.cfg.MaxEventsPerSecond)*float64(time.Second)) + drainMargin
+	most := time.Duration(float64(2*(counts.Requests+counts.Accepted))/float64(a.cfg.MaxEventsPerSecond)*float64(time.Second)) + drainMargin + scenario.Settling(counts.Sold)
+	if bank != nil { // what nobody pays for is still given back, so that a comparison would soon be out of date
+		if err := settled(ctx, l, s, scenario, most); err != nil {
+			return none, err
+		}
+	}
 	report, err := reconcile.Run(ctx, s, records, reconcile.Options{Installation: l.Installation().ID, Deep: true, Wait: max(drainWithin, most), MaxLag: a.cfg.MaxLag, Actor: a.cfg.Actor})
 	if err != nil {
 		return none, err
 	}
-	broken, err := book.Audit(ctx, records)
+	broken, err := book.Audit(ctx, wire.SimulateLedger(l), bank)
 	if err != nil {
 		return none, err
 	}
@@ -144,7 +193,52 @@ func (a *app) addUp(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scena
 		}
 		ends = append(ends, end)
 	}
-	return book.Summarise(scenario, ends, append(broken, twice...)), nil
+	summary := book.Summarise(scenario, ends, append(broken, twice...))
+	if bank != nil {
+		paid := bank.Payments()
+		summary.Payments = &paid
+	}
+	return summary, nil
+}
+
+// settled waits until all is recorded and the gateway has nothing left to decide or to give back. What is left after so long the
+// audit finds.
+func settled(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, most time.Duration) error {
+	within, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	all := false // every confirmation is recorded
+	for {
+		if !all {
+			all = recorded(within, l, s, scenario)
+		} else if p, err := l.Payments(within); err == nil && p.Asking+p.Open+p.Declined+p.Returns == 0 {
+			return nil
+		}
+		if retry.Sleep(within, 50*time.Millisecond) != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// recorded reports whether the ledger has folded all that Redis has written.
+func recorded(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario) bool {
+	var ids []drop.LotID
+	for _, d := range scenario.Lots {
+		ids = append(ids, d.Lot)
+	}
+	states, err := s.LotStates(ctx, ids)
+	if err != nil {
+		return false
+	}
+	lots, err := l.Lots(ctx, ids)
+	if err != nil || len(lots) != len(ids) {
+		return false
+	}
+	for _, lot := range lots {
+		if lot.Watermark != states[lot.Lot].Watermark {
+			return false
+		}
+	}
+	return true
 }
 
 // lotEnd takes over what reconcile saw of a lot. What still lags after all the waiting is a finding like any other.

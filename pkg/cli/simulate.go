@@ -45,7 +45,8 @@ func newSimulate(a *app) *cobra.Command {
 		Long: `Play a drop as a scenario describes it: which lots are on sale, and who comes to buy. People arrive
 in a spike, up a ramp or when they once really came; they want several lots, click twice, reload,
 hesitate, lose patience, pay slowly, too late or not at all, give back and want refunds; bots ignore
-limits. It runs on a private Redis and a private PostgreSQL: nothing of this machine's own servers
+limits. If the scenario has a gateway, dropctl charges for what is confirmed through one that answers
+late, declines, is undecided or stays silent, and the money is audited, too. It runs on a private Redis and a private PostgreSQL: nothing of this machine's own servers
 is touched, and nothing is left behind. With --rehearse it runs on the servers of the settings, in a
 space of its own: keys and a schema that the shop does not see, and that are removed at the end. The
 shop's customers feel the load, so where there are lots it asks first.
@@ -248,6 +249,11 @@ func readInput(path string) ([]byte, error) {
 
 // simulate plays a scenario and prints what came of it, be it only what was until an interruption.
 func (a *app) simulate(ctx context.Context, s simulate.Scenario, onReal bool) (err error) {
+	bank, closeBank, err := a.openBank(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeBank()) }()
 	open := a.privateStores
 	if onReal {
 		open = a.spaceStores
@@ -257,17 +263,22 @@ func (a *app) simulate(ctx context.Context, s simulate.Scenario, onReal bool) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStores()) }()
-	return a.played(a.rehearse(ctx, l, st, s, simulate.Options{}, nil))
+	return a.played(a.rehearse(ctx, l, st, s, around{bank: bank}))
 }
 
 // simulateFaults is simulate on private servers to which something happens.
 func (a *app) simulateFaults(ctx context.Context, s simulate.Scenario, faults []lab.Fault) (err error) {
-	m, err := a.openMishaps(ctx, faults)
+	bank, closeBank, err := a.openBank(s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeBank()) }()
+	m, err := a.openMishaps(ctx, faults, a.paymentTarget(bank))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.laboratory.Close(context.WithoutCancel(ctx))) }()
-	return a.played(a.rehearse(ctx, m.laboratory.Ledger, m.laboratory.Stock, s, simulate.Options{}, m))
+	return a.played(a.rehearse(ctx, m.laboratory.Ledger, m.laboratory.Stock, s, around{bank: bank, mishaps: m}))
 }
 
 // played prints what came of a scenario.

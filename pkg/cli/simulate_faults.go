@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/cli/wire"
+	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -52,8 +53,8 @@ func usageFault(err error) error {
 
 // openMishaps opens a laboratory in which the faults can happen: what they are done to is a process of its own, or is
 // reached through a proxy. A killed Redis loses nothing that was acknowledged: it syncs always.
-func (a *app) openMishaps(ctx context.Context, faults []lab.Fault) (*mishaps, error) {
-	o := wire.LaboratoryOptions{Redis: lab.RedisOptions{Fsync: "always"}}
+func (a *app) openMishaps(ctx context.Context, faults []lab.Fault, payment config.PaymentTarget) (*mishaps, error) {
+	o := wire.LaboratoryOptions{Redis: lab.RedisOptions{Fsync: "always"}, Payment: payment}
 	for _, target := range []lab.FaultTarget{lab.RedisTarget, lab.PostgresTarget} {
 		if lab.NeedLink(faults, target) {
 			o.Links = append(o.Links, target)

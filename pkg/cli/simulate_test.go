@@ -154,7 +154,7 @@ return e and redis.call('XADD', KEYS[1], '*', unpack(e[2]))`
 		}
 		return nil
 	}
-	summary, err := a.rehearse(t.Context(), l, s, scenario, simulate.Options{Beside: plant}, nil)
+	summary, err := a.rehearse(t.Context(), l, s, scenario, around{beside: plant})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 )
@@ -11,12 +12,17 @@ import (
 type Ledger interface {
 	// LiveReservations calls fn with every held or confirmed reservation of a lot, in pages.
 	LiveReservations(ctx context.Context, lot drop.LotID, fn func(page []drop.Reservation) error) error
+	// PaidLate returns the attempts of a lot whose payment came when the hold had ended, and is to go back.
+	PaidLate(ctx context.Context, lot drop.LotID) (map[string]bool, error)
+	// NetSales returns the units of each sale of a lot, less what of them was refunded, by the reservation's number.
+	NetSales(ctx context.Context, lot drop.LotID) (map[int64]int64, error)
 }
 
 // Audit holds the book against the ledger once it has caught up, and returns every broken promise: every
 // acknowledged confirmation is a sale, nobody was sold to who was not told so, nobody twice under one key,
-// and no lot sold more than it had.
-func (b *Book) Audit(ctx context.Context, ledger Ledger) ([]string, error) {
+// and no lot sold more than it had. With a payment gateway, whose questions must all be settled, every unit sold is paid for
+// once, and no other one; nil: there is none.
+func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wrong := append([]string{}, b.violations...)
@@ -43,13 +49,59 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger) ([]string, error) {
 			wrong = append(wrong, fmt.Sprintf("%s: %d units sold of %d", lot, units, def.Stock))
 		}
 	}
-	return append(wrong, b.compare(sold)...), nil
+	wrong = append(wrong, b.compare(sold, bank)...)
+	late, err := b.auditLate(ctx, ledger)
+	if err != nil {
+		return nil, err
+	}
+	paid, err := b.auditPayments(ctx, ledger, bank)
+	return slices.Concat(wrong, late, paid), err
 }
 
-// compare holds every acknowledged confirmation against the sales, and every sale against what was told.
-func (b *Book) compare(sold map[string]drop.Reservation) (wrong []string) {
+// auditLate checks that of everybody who paid in vain it is recorded that the money is to go back.
+func (b *Book) auditLate(ctx context.Context, ledger Ledger) (wrong []string, err error) {
+	recorded := map[drop.LotID]map[string]bool{}
+	for lot := range b.lots {
+		if recorded[lot], err = ledger.PaidLate(ctx, lot); err != nil {
+			return nil, err
+		}
+	}
+	b.count.PaidLate = 0
+	for name, a := range b.attempts {
+		if !a.late || a.confirmed != nil || a.unknown {
+			continue
+		}
+		b.count.PaidLate++
+		if !recorded[a.request.Lot][name] {
+			wrong = append(wrong, fmt.Sprintf("%s paid for %s when the hold had ended, and it is not recorded that the money is to go back", a.request.User, a.id))
+		}
+	}
+	return wrong, nil
+}
+
+// auditPayments holds the book of the payment gateway against the sales.
+func (b *Book) auditPayments(ctx context.Context, ledger Ledger, bank *Bank) (wrong []string, err error) {
+	if bank == nil {
+		return nil, nil
+	}
+	for lot := range b.lots {
+		sales, err := ledger.NetSales(ctx, lot)
+		if err != nil {
+			return nil, err
+		}
+		wrong = append(wrong, bank.compare(lot, sales)...)
+	}
+	return append(wrong, bank.misunderstood()...), nil
+}
+
+// compare holds every acknowledged confirmation against the sales, and every sale against what was told. Those whose payment
+// was refused are sold to nobody.
+func (b *Book) compare(sold map[string]drop.Reservation, bank *Bank) (wrong []string) {
 	for name, a := range b.attempts {
 		sale, ok := sold[name]
+		if a.confirmed != nil && !ok && bank.refused(a.confirmed.ID) {
+			continue
+		}
 		if text := a.differs(sale, ok); text != "" {
 			wrong = append(wrong, text)
 		}

@@ -34,6 +34,7 @@ type Counts struct {
 	Released int64                // holds given back whole
 	Sold     int64                // units whose confirmation was acknowledged
 	Refunded int64                // units of these, whose refund was acknowledged
+	PaidLate int64                // payments for a hold that had ended, which are to go back; known once it is audited
 }
 
 // Latency is how long users waited for the answer to a reserve call, in seconds.
@@ -57,6 +58,7 @@ type attempt struct {
 	confirmed *drop.Reservation // as acknowledged first
 	released  bool
 	refunded  int64 // units
+	late      bool  // paid when the hold had ended: the money is to go back
 	unknown   bool  // a confirmation was sent and no clear answer came
 	unsure    bool  // a refund was sent and no clear answer came
 }
@@ -64,7 +66,7 @@ type attempt struct {
 func newBook(lots []drop.Definition) *Book {
 	b := &Book{
 		count:  Counts{Refused: map[fault.Code]int64{}},
-		accept: hdrhistogram.New(1, time.Minute.Microseconds(), 3), refuse: hdrhistogram.New(1, time.Minute.Microseconds(), 3),
+		accept: hdrhistogram.New(1, time.Hour.Microseconds(), 3), refuse: hdrhistogram.New(1, time.Hour.Microseconds(), 3),
 		attempts: map[string]*attempt{}, lots: map[drop.LotID]drop.Definition{},
 	}
 	for _, l := range lots {
@@ -137,7 +139,7 @@ func (b *Book) reserved(r drop.ReserveRequest, out drop.Outcome, err error, took
 	b.checkGrant(a, r, out.Reservation)
 }
 
-// record never fails: what is slower than a minute counts as a minute.
+// record never fails: what is slower than an hour counts as an hour.
 func record(h *hdrhistogram.Histogram, took time.Duration) {
 	_ = h.RecordValue(min(max(1, took.Microseconds()), h.HighestTrackableValue()))
 }
@@ -172,6 +174,7 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 		case fault.Is(err, fault.NotFound):
 			b.wrong("%s: granted, but no longer known", r.ID)
 		case fault.ExitOf(err) == fault.ExitRefused:
+			a.late = a.late || r.Action == drop.ActConfirm && tooLate(fault.CodeOf(err))
 		case r.Action == drop.ActConfirm:
 			a.unknown = true
 		case r.Action == drop.ActRefund:
@@ -190,6 +193,11 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 	default:
 		b.released(a, r, out)
 	}
+}
+
+// tooLate reports whether a confirmation was refused because its hold had ended, and its units could not be taken anew.
+func tooLate(code fault.Code) bool {
+	return code == fault.HoldExpired || code == fault.AlreadyReleased || code == fault.SoldOut || code == fault.HoldExists || code == fault.CustomerLimit
 }
 
 // released holds an acknowledged release against everything said before.

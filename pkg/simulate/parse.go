@@ -175,10 +175,11 @@ func within(outer, field string) string {
 func (p *parser) read(top *yaml.Node) {
 	var lots, crowds *yaml.Node
 	p.fields(top, "", setters{
-		"about":  func(n *yaml.Node, f string) { p.scenario.About = p.text(n, f) },
-		"seed":   func(n *yaml.Node, f string) { p.scenario.Seed = uint64(p.number(n, f, 0, 1<<53)) },
-		"lots":   func(n *yaml.Node, _ string) { lots = n },
-		"crowds": func(n *yaml.Node, _ string) { crowds = n },
+		"about":   func(n *yaml.Node, f string) { p.scenario.About = p.text(n, f) },
+		"seed":    func(n *yaml.Node, f string) { p.scenario.Seed = uint64(p.number(n, f, 0, 1<<53)) },
+		"lots":    func(n *yaml.Node, _ string) { lots = n },
+		"crowds":  func(n *yaml.Node, _ string) { crowds = n },
+		"gateway": p.gateway,
 	})
 	if lots == nil {
 		p.problem(top, "lots", "name a seed file, or list them as dropctl seed reads them", "it is missing")
@@ -333,8 +334,35 @@ func (p *parser) checkHolds(n *yaml.Node, field string, c Crowd) {
 
 func (p *parser) payment(n *yaml.Node, field string, c *Crowd) {
 	p.fields(n, field, setters{
-		"takes":    func(n *yaml.Node, f string) { c.Payment = p.span(n, f, 0) },
-		"declined": func(n *yaml.Node, f string) { c.Declined = p.share(n, f) },
-		"attempts": func(n *yaml.Node, f string) { c.Attempts = p.number(n, f, 1, 100) },
+		"takes":      func(n *yaml.Node, f string) { c.Payment = p.spans(n, f) },
+		"declined":   func(n *yaml.Node, f string) { c.Declined = p.share(n, f) },
+		"attempts":   func(n *yaml.Node, f string) { c.Attempts = p.number(n, f, 1, 100) },
+		"unanswered": func(n *yaml.Node, f string) { c.Unanswered = p.share(n, f) },
+		"late":       func(n *yaml.Node, f string) { c.PaidLate = p.share(n, f) },
 	})
+}
+
+func (p *parser) gateway(n *yaml.Node, field string) {
+	g := &Gateway{Answers: always(Range[time.Duration]{}), Decides: Range[time.Duration]{time.Second, 3 * time.Second}}
+	p.scenario.Gateway = g
+	p.fields(n, field, setters{
+		"answers":        func(n *yaml.Node, f string) { g.Answers = p.spans(n, f) },
+		"timeout":        func(n *yaml.Node, f string) { g.Timeout = p.span(n, f, time.Millisecond).To },
+		"declined":       func(n *yaml.Node, f string) { g.Declined = p.share(n, f) },
+		"silent":         func(n *yaml.Node, f string) { g.Silent = p.sometimes(n, f) },
+		"undecided":      func(n *yaml.Node, f string) { g.Undecided = p.share(n, f) },
+		"decides":        func(n *yaml.Node, f string) { g.Decides = p.span(n, f, 0) },
+		"refund_refused": func(n *yaml.Node, f string) { g.RefundRefused = p.sometimes(n, f) },
+	})
+}
+
+// sometimes is a share of what is tried until it succeeds.
+func (p *parser) sometimes(n *yaml.Node, field string) float64 {
+	const most = 0.9
+	x := p.share(n, field)
+	if x > most {
+		p.problem(n, field, "use at most 90%", "what is never answered otherwise is asked for ever")
+		return 0
+	}
+	return x
 }

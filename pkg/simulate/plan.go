@@ -95,13 +95,22 @@ func (s *Scenario) plan(w who, visit int) plan {
 	return p
 }
 
-// pays draws how long paying takes, and whether it succeeds in the end.
+// pays draws how long paying takes, whether it succeeds in the end, and when the shop hears of it.
 func (p *plan) pays(rng *rand.Rand, c *Crowd) {
+	unanswered, late := chance(rng, c.Unanswered), chance(rng, c.PaidLate)
 	for range c.Attempts {
-		p.paying += between(rng, c.Payment)
-		if !chance(rng, c.Declined) {
-			return
+		p.paying += between(rng, c.Payment.pick(rng))
+		if chance(rng, c.Declined) {
+			continue
 		}
+		switch {
+		case p.ending == abandon || p.ending == giveBack:
+		case unanswered:
+			p.ending = abandon
+		case late:
+			p.ending = payLate
+		}
+		return
 	}
 	if p.ending != abandon {
 		p.ending = giveBack

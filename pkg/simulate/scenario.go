@@ -23,6 +23,9 @@ type Scenario struct {
 	Seed   uint64            // the same seed makes the same decisions
 	Lots   []drop.Definition // with their defaults; the first are wanted most
 	Crowds []Crowd
+	// Gateway answers for the payments of confirmed reservations, which a worker then charges for; nil: the shop has been paid
+	// before it confirms.
+	Gateway *Gateway
 }
 
 // Crowd is people who behave alike. Shares are between 0 and 1; every range is drawn from evenly, bounds included.
@@ -47,15 +50,17 @@ type Crowd struct {
 	OwnHold     float64 // asks for a hold of its own length
 	Hold        Range[time.Duration]
 
-	Think    Range[time.Duration] // between the hold and what is done with it
-	Endings  Choices[ending]
-	Payment  Range[time.Duration] // how long one attempt to pay takes
-	Declined float64              // of each attempt
-	Attempts int64                // to pay, after which the user gives the hold back
-	PayTwice float64              // sends the confirmation twice at once
-	Regret   float64              // tries to release what was paid for
-	Refund   float64              // wants the money back, of some of it or all
-	RefundIn Range[time.Duration] // after the purchase
+	Think      Range[time.Duration] // between the hold and what is done with it
+	Endings    Choices[ending]
+	Payment    Choices[Range[time.Duration]] // how long one attempt to pay takes
+	Declined   float64                       // of each attempt
+	Attempts   int64                         // to pay, after which the user gives the hold back
+	Unanswered float64                       // of those who pay: the shop never hears of it, and the hold expires
+	PaidLate   float64                       // of those who pay: the shop hears of it after the deadline
+	PayTwice   float64                       // sends the confirmation twice at once
+	Regret     float64                       // tries to release what was paid for
+	Refund     float64                       // wants the money back, of some of it or all
+	RefundIn   Range[time.Duration]          // after the purchase
 
 	Satisfied float64 // goes home after a purchase
 }
@@ -102,14 +107,17 @@ type Choice[T any] struct {
 	Weight float64
 }
 
+// always is a choice of which there is none.
+func always[T any](value T) Choices[T] { return Choices[T]{{value, 1}} }
+
 // newCrowd returns people who buy one unit each and behave, for a file to change.
 func newCrowd(name string) Crowd {
 	second := time.Second
 	return Crowd{
 		Name: name, Arrive: Arrival{Curve: Spike, Within: 5 * second},
-		Visits: Range[int64]{1, 1}, Tabs: 1, Qty: Choices[Range[int64]]{{Range[int64]{1, 1}, 1}},
+		Visits: Range[int64]{1, 1}, Tabs: 1, Qty: always(Range[int64]{1, 1}),
 		Patience: Range[time.Duration]{10 * second, 30 * second}, Insist: Range[int64]{0, 2}, Pause: Range[time.Duration]{second / 10, second},
-		Think: Range[time.Duration]{second / 10, 3 * second / 2}, Endings: Choices[ending]{{pay, 1}}, Attempts: 3, Hold: Range[time.Duration]{second, 3 * second}, RefundIn: Range[time.Duration]{0, 2 * second}, Satisfied: 1,
+		Think: Range[time.Duration]{second / 10, 3 * second / 2}, Endings: always(pay), Payment: always(Range[time.Duration]{}), Attempts: 3, Hold: Range[time.Duration]{second, 3 * second}, RefundIn: Range[time.Duration]{0, 2 * second}, Satisfied: 1,
 	}
 }
 

@@ -69,13 +69,14 @@ crowds:
     hold: 1s..3s
     think: 0s..1s
     ends: {pay: 6, abandon: 4}
-    payment: {takes: 5ms..6ms, declined: 7%, attempts: 8}
+    payment: {takes: {5ms..6ms: 9, 7s: 1}, declined: 7%, attempts: 8, unanswered: 15%, late: 16%}
     pay_twice: 9%
     regret: 11%
     refund: 12%
     refund_after: 13ms
     satisfied: 14%
 lots: shop.csv
+gateway: {answers: 5ms..6ms, timeout: 2s, declined: 17%, silent: 18%, undecided: 19%, decides: 1s..2s, refund_refused: 20%}
 `, map[string]string{"shop.csv": "lot,stock\nhat,5\ncap,2\n", "when.txt": "# access log\n2026-11-27T10:00:02Z\n2026-11-27T10:00:00.5Z\n"})
 	if err != nil {
 		t.Fatal(err)
@@ -86,11 +87,16 @@ lots: shop.csv
 		Patience: Range[time.Duration]{1000 * ms, 2000 * ms}, Insist: Range[int64]{7, 7}, Pause: Range[time.Duration]{10 * ms, 10 * ms}, Fresh: true,
 		DoubleClick: 0.1, Reload: 0.2, Mistake: 0.03, OwnHold: 0.04, Hold: Range[time.Duration]{1000 * ms, 3000 * ms},
 		Think: Range[time.Duration]{0, 1000 * ms}, Endings: Choices[ending]{{pay, 6}, {abandon, 4}},
-		Payment: Range[time.Duration]{5 * ms, 6 * ms}, Declined: 0.07, Attempts: 8, PayTwice: 0.09, Regret: 0.11, Refund: 0.12,
+		Payment: Choices[Range[time.Duration]]{{Range[time.Duration]{5 * ms, 6 * ms}, 9}, {Range[time.Duration]{7000 * ms, 7000 * ms}, 1}}, Declined: 0.07, Attempts: 8, Unanswered: 0.15, PaidLate: 0.16, PayTwice: 0.09, Regret: 0.11, Refund: 0.12,
 		RefundIn: Range[time.Duration]{13 * ms, 13 * ms}, Satisfied: 0.14,
 	}
 	if s.Name != "s.yaml" || s.About != "all of it" || s.Seed != 9 || len(s.Lots) != 2 || len(s.Crowds) != 1 || !reflect.DeepEqual(s.Crowds[0], want) {
 		t.Errorf("got  %+v\nwant %+v", s.Crowds, want)
+	}
+	gateway := Gateway{Answers: always(Range[time.Duration]{5 * ms, 6 * ms}), Timeout: 2000 * ms, Declined: 0.17, Silent: 0.18, Undecided: 0.19,
+		Decides: Range[time.Duration]{1000 * ms, 2000 * ms}, RefundRefused: 0.2}
+	if s.Gateway == nil || !reflect.DeepEqual(*s.Gateway, gateway) {
+		t.Errorf("got  %+v\nwant %+v", s.Gateway, gateway)
 	}
 	if s.Lots[0].Hold != drop.DefaultHold {
 		t.Errorf("the lots have no defaults: %+v", s.Lots[0])
@@ -116,6 +122,8 @@ func TestAMistakeInAScenarioIsToldWithItsPlace(t *testing.T) {
 		little + "    think: 5":                        `s.yaml:5:12: crowds.fan.think: "5" cannot be read`,
 		little + "    think: 2s..":                     `cannot be read`,
 		little + "    think: 2s..1s":                   "ends before it begins",
+		little + "    payment: {takes: {5: 1}}":        `crowds.fan.payment.takes: "5" cannot be read`,
+		little + "gateway: {silent: 100%}":             "gateway.silent: what is never answered otherwise is asked for ever",
 		little + "    think: 2h":                       "not within 0s and 1h0m0s",
 		little + "    visits: 0":                       "not within 1 and 1000",
 		little + "    tabs: 1..2":                      "is a range",

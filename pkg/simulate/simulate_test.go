@@ -110,6 +110,23 @@ func (l redisAsLedger) LiveReservations(ctx context.Context, lot drop.LotID, fn 
 	return l.Records(ctx, lot, fn)
 }
 
+// NetSales is not asked for: there is no gateway.
+func (l redisAsLedger) NetSales(context.Context, drop.LotID) (map[int64]int64, error) {
+	return nil, nil
+}
+
+// PaidLate has everything: what is written of late payments is looked at elsewhere.
+func (l redisAsLedger) PaidLate(ctx context.Context, lot drop.LotID) (map[string]bool, error) {
+	all := map[string]bool{}
+	err := l.Records(ctx, lot, func(page []drop.Reservation) error {
+		for _, r := range page {
+			all[r.ID.Attempt] = true
+		}
+		return nil
+	})
+	return all, err
+}
+
 func TestARehearsalMeetsEveryAnswerAndKeepsEveryPromise(t *testing.T) {
 	s, err := stock.Open(stock.Options{URL: testkit.Redis(t).SocketURL(), Installation: "test"})
 	if err != nil {
@@ -144,7 +161,7 @@ func TestARehearsalMeetsEveryAnswerAndKeepsEveryPromise(t *testing.T) {
 	if besides.Load() != 2 {
 		t.Error("what runs beside did not end with the last user")
 	}
-	broken, err := book.Audit(t.Context(), redisAsLedger{s})
+	broken, err := book.Audit(t.Context(), redisAsLedger{s}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,6 +234,7 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 			b.settled(confirm, sold, nil)
 			b.settled(refund, drop.Outcome{}, fault.New(fault.OutcomeUnknown, ""))
 		}, nil, ""},
+		"paid in vain": {func(b *Book) { b.settled(confirm, drop.Outcome{}, fault.New(fault.HoldExpired, "")) }, nil, "not recorded that the money is to go back"},
 		"given back and sold": {func(b *Book) {
 			b.settled(drop.SettleRequest{ID: id, Action: drop.ActRelease}, hold, nil)
 			b.settled(confirm, sold, nil)
@@ -226,7 +244,7 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 			b := newBook(lots)
 			b.reserved(request, hold, nil, time.Millisecond)
 			c.happens(b)
-			broken, err := b.Audit(t.Context(), recorded(c.recorded))
+			broken, err := b.Audit(t.Context(), recorded(c.recorded), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,6 +260,19 @@ type recorded []drop.Reservation
 
 func (r recorded) LiveReservations(_ context.Context, _ drop.LotID, fn func([]drop.Reservation) error) error {
 	return fn(r)
+}
+
+// PaidLate is empty: nobody has written that money is to go back.
+func (r recorded) PaidLate(context.Context, drop.LotID) (map[string]bool, error) { return nil, nil }
+
+func (r recorded) NetSales(_ context.Context, lot drop.LotID) (map[int64]int64, error) {
+	sales := map[int64]int64{}
+	for _, s := range r {
+		if s.ID.Lot == lot {
+			sales[s.ID.N] = s.Qty
+		}
+	}
+	return sales, nil
 }
 
 func TestTheSummaryIsBrokenIfAnyUnitIs(t *testing.T) {

@@ -44,6 +44,18 @@ func (p *parser) span(n *yaml.Node, field string, least time.Duration) Range[tim
 	return bounds(p, n, field, p.text(n, field), least, maxTime, "use a duration or a range such as 500ms..2s", time.ParseDuration)
 }
 
+// spans reads a duration or a range of them, or several with their weights: {100ms..300ms: 95, 5s..20s: 5}.
+func (p *parser) spans(n *yaml.Node, field string) Choices[Range[time.Duration]] {
+	if n.Kind != yaml.MappingNode {
+		return always(p.span(n, field, 0))
+	}
+	return weights(p, n, field, func(n *yaml.Node, field string) (Range[time.Duration], bool) {
+		before := len(p.problems)
+		r := p.span(n, field, 0)
+		return r, len(p.problems) == before
+	})
+}
+
 // bounds reads one value, or two as from..to.
 func bounds[T int64 | time.Duration](p *parser, n *yaml.Node, field, text string, least, most T, hint string, read func(string) (T, error)) Range[T] {
 	from, to, two := strings.Cut(text, "..")

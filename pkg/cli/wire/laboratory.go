@@ -30,6 +30,8 @@ type LaboratoryOptions struct {
 	// Worker is the command of a worker as a process of its own, so that it can be killed; WorkerConfig stands for its
 	// settings in a file. None: there is no worker.
 	Worker []string
+	// Payment is whom that worker charges through; the zero value: nobody.
+	Payment config.PaymentTarget
 }
 
 // WorkerConfig stands for the file of settings in the command of a worker.
@@ -75,6 +77,10 @@ func OpenLaboratory(ctx context.Context, cfg *config.Config, getenv func(string)
 	if len(o.Worker) > 0 {
 		settings := "redis-url: " + strconv.Quote(redisURL) + "\ndatabase-url: " + strconv.Quote(databaseURL) +
 			"\nmax-events-per-second: " + strconv.Itoa(cfg.MaxEventsPerSecond) + "\n"
+		if p := o.Payment; p.URL.Reveal() != "" {
+			settings += "payment: webhook\npayment-url: " + strconv.Quote(p.URL.Reveal()) + "\npayment-secret: " + strconv.Quote(p.Secret.Reveal()) +
+				"\npayment-timeout: " + p.Timeout.String() + "\n"
+		}
 		l.Rig.Worker, err = lab.StartProgram(ctx, WorkerConfig, settings, o.Worker...)
 	}
 	return l, err

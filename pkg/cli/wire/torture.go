@@ -33,6 +33,11 @@ func (l tortureLedger) Lots(ctx context.Context, ids []drop.LotID) ([]drop.Ledge
 }
 
 func (l tortureLedger) Booked(ctx context.Context, lot drop.LotID) (map[int64]torture.Booking, error) {
+	return bookings(ctx, l.Ledger, lot)
+}
+
+// bookings adds up what the order ledger has of each reservation of a lot, by its number.
+func bookings(ctx context.Context, l *ledger.Ledger, lot drop.LotID) (map[int64]torture.Booking, error) {
 	const page = 1000
 	booked := map[int64]torture.Booking{}
 	for after := int64(0); ; {
