@@ -51,6 +51,9 @@ func TestBenchHTTPMeasuresAPrivateServer(t *testing.T) {
 	if r.Audit.Verdict != bench.AuditOK || r.Server == nil || r.Server.Connections == 0 || runtime.GOOS == "linux" && (r.Server.CPU == nil || *r.Server.CPU <= 0) {
 		t.Errorf("audit %+v, server %+v", r.Audit, r.Server)
 	}
+	if runtime.GOOS == "linux" && r.Postgres.CPU == nil {
+		t.Errorf("what PostgreSQL used is missing: %+v", r.Postgres)
+	}
 }
 
 // A server that runs is measured with lots made for it, which are closed afterwards, also after an interruption. One with other

@@ -1,7 +1,9 @@
 package bench
 
 import (
-	"math"
+	"maps"
+	"slices"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -12,45 +14,44 @@ import (
 type Batches struct {
 	Metrics *telemetry.Engine
 
-	registry *prometheus.Registry
+	mu    sync.Mutex
+	calls map[int64]int64 // of each size
+	sum   int64           // calls
 }
 
 // NewBatches counts from nothing on.
 func NewBatches() *Batches {
-	registry := prometheus.NewRegistry()
-	return &Batches{telemetry.NewEngine(registry), registry}
+	b := &Batches{Metrics: telemetry.NewEngine(nil), calls: map[int64]int64{}}
+	b.Metrics.BatchSize = b // the metric's own histogram would round the sizes up to its bounds
+	return b
 }
 
-// Sizes returns what was counted, each size rounded up to one that the metric tells apart; nil if there was no call.
+// WithLabelValues returns the one who counts, whatever the script.
+func (b *Batches) WithLabelValues(...string) prometheus.Observer { return b }
+
+// Observe counts a call.
+func (b *Batches) Observe(size float64) {
+	b.mu.Lock()
+	b.calls[int64(size)]++
+	b.sum++
+	b.mu.Unlock()
+}
+
+// Sizes returns what was counted; nil if there was no call.
 func (b *Batches) Sizes() *Batch {
-	families, err := b.registry.Gather()
-	if err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sum == 0 {
 		return nil
 	}
-	upTo := map[float64]uint64{} // calls of at most that size
-	var calls uint64
-	for _, family := range families {
-		if family.GetName() != "dropctl_engine_batch_requests" {
-			continue
-		}
-		for _, script := range family.GetMetric() {
-			calls += script.GetHistogram().GetSampleCount()
-			for _, bucket := range script.GetHistogram().GetBucket() {
-				upTo[bucket.GetUpperBound()] += bucket.GetCumulativeCount()
+	at := func(percent int64) int64 {
+		var upTo int64 // calls of at most that size
+		for _, size := range slices.Sorted(maps.Keys(b.calls)) {
+			if upTo += b.calls[size]; 100*upTo >= percent*b.sum {
+				return size
 			}
 		}
+		return 0
 	}
-	if calls == 0 {
-		return nil
-	}
-	at := func(share float64) int64 {
-		least := math.Inf(1)
-		for size, n := range upTo {
-			if float64(n) >= share*float64(calls) {
-				least = min(least, size)
-			}
-		}
-		return int64(least)
-	}
-	return &Batch{P50: at(.5), P99: at(.99), Max: at(1)}
+	return &Batch{P50: at(50), P99: at(99), Max: at(100)}
 }

@@ -136,9 +136,9 @@ func TestBatchesAreCounted(t *testing.T) {
 	for range 98 {
 		b.Metrics.BatchSize.WithLabelValues("reserve").Observe(3)
 	}
-	b.Metrics.BatchSize.WithLabelValues("settle").Observe(40)
-	b.Metrics.BatchSize.WithLabelValues("settle").Observe(512)
-	if got := *b.Sizes(); got != (Batch{P50: 5, P99: 50, Max: 1000}) {
+	b.Metrics.BatchSize.WithLabelValues("settle").Observe(41)
+	b.Metrics.BatchSize.WithLabelValues("settle").Observe(511)
+	if got := *b.Sizes(); got != (Batch{P50: 3, P99: 41, Max: 511}) {
 		t.Errorf("%+v", got)
 	}
 }

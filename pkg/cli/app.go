@@ -36,6 +36,7 @@ type app struct {
 	errTerm term.Stream
 
 	started bool // a command's own code runs: errors are no longer about usage
+	private int  // process of the PostgreSQL that this command started for itself; 0: none
 	acts    bool // it may change something: it has a --dry-run and was not asked for one
 	notesMu sync.Mutex
 	notes   []string // held back while stderr has to stay one JSON object

@@ -1,15 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/dropctl/dropctl/pkg/bench/compare"
+	"github.com/dropctl/dropctl/pkg/bench/report"
 )
 
 func newBenchCompare(a *app) *cobra.Command {
-	o := compare.Options{}
+	o, svg := compare.Options{}, ""
 	cmd := &cobra.Command{
 		Use:   "compare",
 		Short: "Compare this engine with other ways to sell a lot",
@@ -43,6 +45,7 @@ The exit status is 6 if dropctl misses a bar, which are meant for 256 users and 
 takes about six minutes.`,
 		Example: `  dropctl bench compare
   dropctl bench compare --models pg-for-update,redis-script,dropctl --rounds 3
+  dropctl bench compare --svg models.svg
   dropctl bench compare --no-crash -q -o json --jq '.models[] | {model, accepted_per_second}'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("seed") {
@@ -51,14 +54,20 @@ takes about six minutes.`,
 			if !a.jsonErrors() { // notes would wait for the end there
 				o.Progress = a.note
 			}
-			report, err := compare.Run(cmd.Context(), o)
+			r, err := compare.Run(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
-			if err := a.print(report); err != nil {
+			var drawErr error // what took minutes to measure is printed all the same
+			if svg != "" {
+				if drawErr = drawTo(svg, drawingOf(r)); drawErr == nil {
+					r.SVG = svg
+				}
+			}
+			if err := a.print(r); err != nil {
 				return err
 			}
-			return report.Err()
+			return cmp.Or(drawErr, r.Err())
 		},
 	}
 	f := cmd.Flags()
@@ -70,7 +79,18 @@ takes about six minutes.`,
 	f.Int64Var(&o.Stock, "stock", 200_000, "units of each lot; a round ends when they are sold")
 	f.Uint64Var(&o.Seed, "seed", 0, "draws the order of the rounds and how clients die (default: another each time)")
 	f.BoolVar(&o.NoCrash, "no-crash", false, "leave out what happens when clients die and servers end")
+	f.StringVar(&svg, "svg", "", "draw a chart to this file, too; what it was before is replaced")
+	_ = cmd.MarkFlagFilename("svg", "svg")
 	completeNothing(cmd, "users", "duration", "lots", "stock", "seed", "rounds")
 	_ = cmd.RegisterFlagCompletionFunc("models", completeWords(compare.Names()...))
 	return cmd
+}
+
+// drawingOf is what is drawn of a comparison: what bench report draws of its JSON.
+func drawingOf(r compare.Report) (drawing report.Report) {
+	for _, m := range r.Models {
+		drawing.Models = append(drawing.Models, report.Model{Model: m.Model, PerSecond: m.PerSecond, Low: m.Low, High: m.High,
+			P50: &m.P50, P99: &m.P99, Oversold: m.Oversold, Leaked: m.Leaked})
+	}
+	return drawing
 }

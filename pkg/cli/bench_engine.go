@@ -85,7 +85,7 @@ func (a *app) benchEngine(ctx context.Context, f benchFlags, limits []bench.Limi
 // measureEngine measures with a worker at work. The worker goes on after an interruption, until all that is in flight has ended.
 func (a *app) measureEngine(ctx context.Context, f benchFlags, l *ledger.Ledger, s *stock.Stock) (bench.Result, error) {
 	stop := a.startWorker(context.WithoutCancel(ctx), l, s, nil)
-	f.load.Meter = bench.Meter{Redis: s, Postgres: l}
+	f.load.Meter = a.meter(l, s)
 	r := a.runBench(ctx, f, f.plan.Target(bench.NewEngine(s, l)))
 	r.Target = "engine"
 	return r, stop()

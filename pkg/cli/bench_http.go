@@ -130,7 +130,7 @@ func (a *app) benchPrivateServer(ctx context.Context, f benchFlags) (r bench.Res
 	}
 	// The worker goes on after an interruption, until all that is in flight has ended.
 	stop := a.startWorker(context.WithoutCancel(ctx), l, s, nil)
-	f.load.Meter = bench.Meter{Redis: s, Postgres: l}
+	f.load.Meter = a.meter(l, s)
 	before, unknown := bench.CPUOf(server.PID)
 	r = a.runBench(ctx, f, f.plan.Target(h))
 	after, unknownToo := bench.CPUOf(server.PID)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/term"
 )
 
@@ -59,6 +61,11 @@ func (f *benchFlags) check(cmd *cobra.Command) ([]bench.Limit, error) {
 		return nil, err
 	}
 	return bench.ParseLimits(f.failIf)
+}
+
+// meter tells what a measurement costs of both stores. Of a PostgreSQL elsewhere nobody knows the processor time.
+func (a *app) meter(l *ledger.Ledger, s *stock.Stock) bench.Meter {
+	return bench.Meter{Redis: s, Postgres: l, PostgresPID: a.private}
 }
 
 // runBench puts the load on a target and says what comes.

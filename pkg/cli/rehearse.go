@@ -41,7 +41,7 @@ func (a *app) privateStores(ctx context.Context, as ...func(*stock.Options)) (l 
 	here := *a.cfg
 	here.RedisURL, here.DatabaseURL = config.NewURL(servers.Redis.URL()), config.NewURL(servers.Postgres.URL(lab.App, lab.Database))
 	here.RedisPasswordFile, here.DatabasePasswordFile, here.RedisUsername = "", "", ""
-	a.cfg = &here
+	a.cfg, a.private = &here, servers.Postgres.PID()
 	if l, s, err = a.openStores(ctx, as...); err != nil {
 		return nil, nil, nil, errors.Join(err, stop())
 	}

@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Engine are the metrics of the engine's traffic with Redis.
 type Engine struct {
-	BatchSize       *prometheus.HistogramVec // script
+	BatchSize       Observers                // script
 	CallSeconds     *prometheus.HistogramVec // script
 	Waiting         prometheus.Gauge
 	InFlight        prometheus.Gauge
@@ -12,6 +12,11 @@ type Engine struct {
 	Breaker         *prometheus.GaugeVec // node; see BreakerClosed
 	ScriptReloads   prometheus.Counter
 	PoolWaits       prometheus.Counter
+}
+
+// Observers take what is observed under some labels. A histogram does; a measurement puts in its place what keeps every value.
+type Observers interface {
+	WithLabelValues(labels ...string) prometheus.Observer
 }
 
 // The values of Engine.Breaker.

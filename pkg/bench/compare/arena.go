@@ -131,16 +131,16 @@ func empty(ctx context.Context, server *lab.Redis) error {
 
 // Round is what a model did in one round.
 type Round struct {
-	PerSecond   float64       `json:"accepted_per_second"`
-	P50         time.Duration `json:"p50_seconds"`
-	P99         time.Duration `json:"p99_seconds"`
-	Accepted    int64         `json:"accepted"` // the warm-up included, as in all that follows
-	Aborts      int64         `json:"aborts"`
-	Retries     int64         `json:"retries"`
-	LockWait    time.Duration `json:"lock_wait_seconds"` // of all callers together
-	CPU         time.Duration `json:"cpu_seconds"`       // of the model's server; 0: not known here
-	Connections int           `json:"connections"`
-	Oversold    int64         `json:"oversold"`
+	PerSecond   float64    `json:"accepted_per_second"`
+	P50         bench.Span `json:"p50_seconds"`
+	P99         bench.Span `json:"p99_seconds"`
+	Accepted    int64      `json:"accepted"` // the warm-up included, as in all that follows
+	Aborts      int64      `json:"aborts"`
+	Retries     int64      `json:"retries"`
+	LockWait    bench.Span `json:"lock_wait_seconds"` // of all callers together
+	CPU         bench.Span `json:"cpu_seconds"`       // of the model's server; 0: not known here
+	Connections int        `json:"connections"`
+	Oversold    int64      `json:"oversold"`
 }
 
 // play lets a model sell once.
@@ -163,9 +163,9 @@ func (a *arena) play(ctx context.Context, m Model, pool int, l load) (r Round, e
 		return r, watchErr
 	}
 	return Round{
-		PerSecond: t.perSecond, P50: t.p50, P99: t.p99, Accepted: t.accepted,
-		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: seen.lockWait + time.Duration(count.waited.Load()),
-		CPU: seen.cpu, Connections: seen.connections, Oversold: t.oversold(a.o.Stock),
+		PerSecond: t.perSecond, P50: bench.Span(t.p50), P99: bench.Span(t.p99), Accepted: t.accepted,
+		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: bench.Span(seen.lockWait) + bench.Span(count.waited.Load()),
+		CPU: bench.Span(seen.cpu), Connections: seen.connections, Oversold: t.oversold(a.o.Stock),
 	}, nil
 }
 
@@ -186,7 +186,7 @@ func (a *arena) bestPool(ctx context.Context, m Model) (int, error) {
 	look := func(pool int) error {
 		r, err := a.play(ctx, m, pool, l)
 		if err == nil {
-			a.o.Progress("  %s on %d connections: %.0f accepted/s, p99 %s", m.Name, pool, r.PerSecond, r.P99)
+			a.o.Progress("  %s on %d connections: %.0f accepted/s, p99 %s", m.Name, pool, r.PerSecond, r.P99.Cell())
 			speed[pool] = r.PerSecond
 		}
 		return err

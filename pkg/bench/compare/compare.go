@@ -140,7 +140,7 @@ func (a *arena) takeTurns(ctx context.Context, entries []*entry) error {
 			if err != nil {
 				return err
 			}
-			a.o.Progress("  round %d of %d, %s: %.0f accepted/s, p50 %s, p99 %s", round+1, a.o.Rounds, e.Name, r.PerSecond, r.P50, r.P99)
+			a.o.Progress("  round %d of %d, %s: %.0f accepted/s, p50 %s, p99 %s", round+1, a.o.Rounds, e.Name, r.PerSecond, r.P50.Cell(), r.P99.Cell())
 			e.rounds = append(e.rounds, r)
 		}
 	}

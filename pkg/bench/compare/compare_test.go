@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/retry"
@@ -168,13 +169,13 @@ func TestCompares(t *testing.T) {
 func TestBarsAreThoseOfTheModelsThatTookPart(t *testing.T) {
 	none := int64(0)
 	all := []Row{
-		{Model: "dropctl", PerSecond: 56_000, P99: 5 * time.Millisecond, Leaked: &none}, {Model: "dropctl-fsync", PerSecond: 30_000, P99: time.Millisecond},
-		{Model: "redis-script", PerSecond: 20_000, P99: 20 * time.Millisecond}, {Model: "pg-for-update", PerSecond: 1000, P99: time.Second},
+		{Model: "dropctl", PerSecond: 56_000, P99: bench.Span(5 * time.Millisecond), Leaked: &none}, {Model: "dropctl-fsync", PerSecond: 30_000, P99: bench.Span(time.Millisecond)},
+		{Model: "redis-script", PerSecond: 20_000, P99: bench.Span(20 * time.Millisecond)}, {Model: "pg-for-update", PerSecond: 1000, P99: bench.Span(time.Second)},
 	}
 	if rows := bar(all); len(rows) != 7 || (Report{Bars: rows}).Err() != nil {
 		t.Errorf("%+v", rows)
 	}
-	all[0].PerSecond, all[0].Oversold, all[0].P99 = 55_000, 1, 21*time.Millisecond
+	all[0].PerSecond, all[0].Oversold, all[0].P99 = 55_000, 1, bench.Span(21*time.Millisecond)
 	err := Report{Bars: bar(all)}.Err()
 	if fault.ExitOf(err) != fault.ExitFinding {
 		t.Fatal(err)
@@ -188,7 +189,7 @@ func TestBarsAreThoseOfTheModelsThatTookPart(t *testing.T) {
 		t.Errorf("bars of dropctl without it: %+v", rows)
 	}
 	// One that answered nobody is neither beaten nor the quickest of all.
-	all[0].P99, all[3].PerSecond, all[3].P99 = 19*time.Millisecond, 0, 0
+	all[0].P99, all[3].PerSecond, all[3].P99 = bench.Span(19*time.Millisecond), 0, 0
 	for _, row := range bar(all) {
 		met := map[string]bool{"compare.over-pg-for-update": false, "compare.p99-over-lowest": true}
 		if want, about := met[row.Bar]; about && *row.OK != want {

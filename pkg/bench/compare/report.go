@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/bench/bars"
 )
 
@@ -20,29 +21,30 @@ type Report struct {
 	Took     time.Duration `json:"took_seconds" table:"TOOK"`
 	Models   []Row         `json:"models" table:"MODELS"`
 	Bars     []bars.Row    `json:"bars" table:"BARS"`
+	SVG      string        `json:"svg" table:"DRAWING,ifset"` // the file that was drawn; "" if none
 }
 
 // Row is a model with the medians over its rounds. What is "per success" is divided by the accepted.
 type Row struct {
-	Model       string         `json:"model" table:"MODEL,name"`
-	PerSecond   float64        `json:"accepted_per_second" table:"ACCEPTED/S"`
-	Low         float64        `json:"low_per_second" table:"LOW"` // the worst round, and the best
-	High        float64        `json:"high_per_second" table:"HIGH"`
-	P50         time.Duration  `json:"p50_seconds" table:"P50"`
-	P99         time.Duration  `json:"p99_seconds" table:"P99"`
-	Aborts      float64        `json:"aborts_per_success" table:"ABORTS"`
-	Retries     float64        `json:"retries_per_success" table:"RETRIES"`
-	Connections int            `json:"connections" table:"CONNS"`                       // to the server, at the best number
-	LockWait    time.Duration  `json:"lock_wait_per_success_seconds" table:"LOCK WAIT"` // in the database; of redis-lock: for its lock
-	CPU         *time.Duration `json:"cpu_per_success_seconds" table:"DB CPU"`          // of the server; null where the system does not tell
-	Oversold    int64          `json:"oversold" table:"OVERSOLD"`
-	OverLimit   int64          `json:"over_limit" table:"OVER LIMIT,ifset"`
-	Leaked      *int64         `json:"leaked" table:"LEAKED"` // units, after clients died; null: not tried
-	Lost        *int64         `json:"lost" table:"LOST"`     // acknowledged holds, after the server ended hard; null: not tried
-	LostOf      *int64         `json:"lost_of" table:"OF"`    // holds acknowledged before it ended
-	Does        string         `json:"does" table:"DOES,wide"`
-	Audits      []Audit        `json:"audits"`
-	Each        []Round        `json:"rounds"`
+	Model       string      `json:"model" table:"MODEL,name"`
+	PerSecond   float64     `json:"accepted_per_second" table:"ACCEPTED/S"`
+	Low         float64     `json:"low_per_second" table:"LOW"` // the worst round, and the best
+	High        float64     `json:"high_per_second" table:"HIGH"`
+	P50         bench.Span  `json:"p50_seconds" table:"P50"`
+	P99         bench.Span  `json:"p99_seconds" table:"P99"`
+	Aborts      float64     `json:"aborts_per_success" table:"ABORTS"`
+	Retries     float64     `json:"retries_per_success" table:"RETRIES"`
+	Connections int         `json:"connections" table:"CONNS"`                       // to the server, at the best number
+	LockWait    bench.Span  `json:"lock_wait_per_success_seconds" table:"LOCK WAIT"` // in the database; of redis-lock: for its lock
+	CPU         *bench.Span `json:"cpu_per_success_seconds" table:"DB CPU"`          // of the server; null where the system does not tell
+	Oversold    int64       `json:"oversold" table:"OVERSOLD"`
+	OverLimit   int64       `json:"over_limit" table:"OVER LIMIT,ifset"`
+	Leaked      *int64      `json:"leaked" table:"LEAKED"` // units, after clients died; null: not tried
+	Lost        *int64      `json:"lost" table:"LOST"`     // acknowledged holds, after the server ended hard; null: not tried
+	LostOf      *int64      `json:"lost_of" table:"OF"`    // holds acknowledged before it ended
+	Does        string      `json:"does" table:"DOES,wide"`
+	Audits      []Audit     `json:"audits"`
+	Each        []Round     `json:"rounds"`
 }
 
 func (e *entry) row() Row {
@@ -85,7 +87,7 @@ func (e *entry) row() Row {
 }
 
 // round keeps as many digits of a duration as were measured.
-func round(nanoseconds float64) time.Duration { return time.Duration(bars.Digits(nanoseconds)) }
+func round(nanoseconds float64) bench.Span { return bench.Span(bars.Digits(nanoseconds)) }
 
 func speed(r Round) float64 { return r.PerSecond }
 
@@ -132,7 +134,7 @@ func bar(models []Row) []bars.Row {
 }
 
 // lowestP99 is that of the best of all others that answered anybody; 0 if there are none.
-func lowestP99(models []Row) (lowest time.Duration) {
+func lowestP99(models []Row) (lowest bench.Span) {
 	for _, m := range models {
 		if m.Model == dropctl.Name || m.Model == dropctlFsync.Name || m.P99 == 0 {
 			continue
