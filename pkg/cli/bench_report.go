@@ -21,7 +21,7 @@ a - is stdin. Runs that asked the same of the same target are shown together as 
 percentiles of all their answers (and not the means of percentiles, which mean nothing).
 
 With --svg FILE all of it is drawn: latency second by second, percentiles up to the rarest, and for
-a comparison a bar for each model. The drawing is one file that needs nothing else, for a browser
+a comparison what each model did. The drawing is one file that needs nothing else, for a browser
 in light or dark, or a screen reader.`,
 		Example: `  dropctl bench report monday.json tuesday.json --svg week.svg
   dropctl bench report run.json -o json --jq '.runs[] | .accept_p99_seconds'`,

@@ -34,6 +34,14 @@ type axis struct {
 	ticks    []tick
 }
 
+// place is where a value is between two places; what is beyond the axis is at its end.
+func (a axis) place(at, from, to float64) float64 {
+	if a.to == a.from {
+		return from
+	}
+	return from + (to-from)*min(1, max(0, (at-a.from)/(a.to-a.from)))
+}
+
 type tick struct {
 	at   float64
 	text string
@@ -64,7 +72,7 @@ func overTime(runs []run) chart {
 			c.add(l)
 		}
 	}
-	c.xAxis, c.yAxis = linear(c.lines), decades(c.lines)
+	c.xAxis, c.yAxis = linear(c.lines), decades(c.lines, clock)
 	return c
 }
 
@@ -92,7 +100,7 @@ func percentiles(runs []run) chart {
 			c.add(l)
 		}
 	}
-	c.yAxis = decades(c.lines)
+	c.yAxis = decades(c.lines, clock)
 	c.xAxis = axis{from: 0, to: most, ticks: []tick{{0, "0"}, {math.Log10(2), "50"}, {1, "90"}, {2, "99"}}}
 	for nines, text := range map[float64]string{3: "99.9", 4: "99.99", 5: "99.999"} {
 		if nines <= most {
@@ -154,8 +162,17 @@ func stepOf(length float64) float64 {
 	}
 }
 
-// decades is an axis of times, by 1, 2 and 5 where there is room, else by tens alone.
-func decades(lines []line) axis {
+// clock writes a time of an axis of decades: 1000s is the next after 100s, which 16m40s does not look like.
+func clock(inSeconds float64) string {
+	if inSeconds >= 1 {
+		return strconv.FormatFloat(inSeconds, 'f', -1, 64) + "s"
+	}
+	return bench.Span(math.Round(inSeconds * float64(time.Second))).Cell()
+}
+
+// decades is an axis over logarithms, by 1, 2 and 5 where there is room, else by tens alone; where there is none for these, by
+// more.
+func decades(lines []line, text func(float64) string) axis {
 	least, most := math.Inf(1), math.Inf(-1)
 	for _, l := range lines {
 		for _, p := range l.points {
@@ -169,11 +186,12 @@ func decades(lines []line) axis {
 	if most-least > 2.5 {
 		steps = []float64{1}
 	}
+	stride := max(1, math.Ceil((most-least)/9))
 	var ticks []tick
-	for power := math.Floor(least); power <= math.Ceil(most); power++ {
+	for power := math.Floor(least); power < math.Ceil(most)+stride; power += stride {
 		for _, n := range steps {
 			at := power + math.Log10(n)
-			ticks = append(ticks, tick{at, bench.Span(math.Round(n * math.Pow(10, power) * float64(time.Second))).Cell()})
+			ticks = append(ticks, tick{at, text(n * math.Pow(10, power))})
 		}
 	}
 	first, last := 0, len(ticks)-1

@@ -139,7 +139,7 @@ func parse(t *testing.T, r Report) []element {
 	}
 }
 
-func count(all []element, name string, is func(element) bool) (n int) {
+func number(all []element, name string, is func(element) bool) (n int) {
 	for _, e := range all {
 		if e.name == name && is(e) {
 			n++
@@ -158,32 +158,32 @@ func TestDrawingShowsEveryRunAndModel(t *testing.T) {
 	if root.name != "svg" || root.attributes["role"] != "img" || root.attributes["aria-labelledby"] != "title desc" || root.attributes["viewBox"] == "" {
 		t.Errorf("%+v", root)
 	}
-	if count(all, "title", func(e element) bool { return e.attributes["id"] == "title" && e.text != "" }) != 1 {
+	if number(all, "title", func(e element) bool { return e.attributes["id"] == "title" && e.text != "" }) != 1 {
 		t.Error("it has no title")
 	}
-	if count(all, "desc", func(e element) bool {
+	if number(all, "desc", func(e element) bool {
 		return e.attributes["id"] == "desc" && strings.Contains(e.text, "monday.json") && strings.Contains(e.text, "p99 3ms") && strings.Contains(e.text, "redis-lock")
 	}) != 1 {
 		t.Error("it does not say in words what it shows")
 	}
-	if count(all, "style", func(e element) bool { return strings.Contains(e.text, "prefers-color-scheme: dark") }) != 1 {
+	if number(all, "style", func(e element) bool { return strings.Contains(e.text, "prefers-color-scheme: dark") }) != 1 {
 		t.Error("it knows no dark")
 	}
 	isLine := func(e element) bool {
 		return e.attributes["class"] == "line" && strings.Contains(e.attributes["d"], ".")
 	}
-	if n := count(all, "path", isLine); n != 3 { // a legend, over time, percentiles
+	if n := number(all, "path", isLine); n != 3 { // a legend, over time, percentiles
 		t.Errorf("%d lines of accepts", n)
 	}
-	if n := count(all, "path", func(e element) bool { return e.attributes["class"] == "line dashed" }); n != 3 {
+	if n := number(all, "path", func(e element) bool { return e.attributes["class"] == "line dashed" }); n != 3 {
 		t.Errorf("%d lines of refusals", n)
 	}
-	if n := count(all, "rect", func(element) bool { return true }); n != 4 {
+	if n := number(all, "rect", func(element) bool { return true }); n != 1 { // nothing else was measured
 		t.Errorf("%d bars", n)
 	}
-	// Nothing was measured in the second second: the line has a gap, and dots for what stands alone.
-	if n := count(all, "path", func(e element) bool { return strings.Count(e.attributes["d"], "h0") == 2 }); n != 1 {
-		t.Errorf("%d lines with a gap", n)
+	// Nothing was measured in the second second: what stands alone beside the gap, and the only second of refusals, are dots.
+	if n := number(all, "circle", func(element) bool { return true }); n != 3 {
+		t.Errorf("%d dots", n)
 	}
 	for _, e := range all {
 		for name, value := range e.attributes {
@@ -207,8 +207,25 @@ func TestNamesCannotBreakADrawing(t *testing.T) {
 			t.Errorf("a name became an element: %+v", e)
 		}
 	}
-	if n := count(all, "text", func(e element) bool { return strings.Contains(e.text, "</text><script>") }); n < 2 {
+	if n := number(all, "text", func(e element) bool { return strings.Contains(e.text, "</text><script>") }); n < 2 {
 		t.Errorf("the name is in %d texts", n)
+	}
+}
+
+// A model a thousand times slower than another has a bar that can be seen, and what is wrong with it is drawn as well.
+func TestModelsAreDrawnWhateverTheirSpeed(t *testing.T) {
+	r := read(t, map[string]any{"models.json": comparison})
+	all := parse(t, r)
+	if n := number(all, "rect", func(e element) bool { return len(e.attributes["width"]) >= 4 }); n != 5 { // two, two, and one leak; 10.0 is four
+		t.Errorf("%d bars", n)
+	}
+	if n := number(all, "path", func(e element) bool { return e.attributes["class"] == "spread" }); n != 2 {
+		t.Errorf("%d spreads", n)
+	}
+	for _, want := range []string{"60,000 (55,000 to 62,000)", "1.5s", "0 oversold, 7 leaked", "0 oversold; no client died"} {
+		if number(all, "text", func(e element) bool { return e.text == want }) != 1 {
+			t.Errorf("%q is missing", want)
+		}
 	}
 }
 
@@ -241,8 +258,8 @@ func TestDrawingOfLittleAndOfMuch(t *testing.T) {
 }
 
 func TestAxesHaveAFewTicks(t *testing.T) {
-	for _, span := range [][2]float64{{-6, -6}, {-5.2, -5.1}, {-4, -1}, {-6, 3.5}, {0, 0}} {
-		a := decades([]line{{points: []point{{0, span[0], false}, {1, span[1], false}}}})
+	for _, span := range [][2]float64{{-6, -6}, {-5.2, -5.1}, {-4, -1}, {-6, 3.5}, {0, 0}, {0, 14}} {
+		a := decades([]line{{points: []point{{0, span[0], false}, {1, span[1], false}}}}, clock)
 		if a.from > span[0] || a.to < span[1] || len(a.ticks) < 2 || len(a.ticks) > 12 {
 			t.Errorf("%v: %+v", span, a)
 		}
