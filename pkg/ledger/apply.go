@@ -14,7 +14,8 @@ import (
 
 // Apply takes events in any order and repetition, and lines that are no events. When it returns without an
 // error, the ledger has all of them: folded, waiting or as dead letters, each once, and they may be
-// acknowledged. It is one transaction; after any error nothing of the call is recorded and it may be repeated.
+// acknowledged. It is one transaction, unless what the ledger has of some lot is damaged: then each lot has its own, and
+// the damaged one is stopped. After any error it may be repeated.
 // Events of another installation are refused with fault.Foreign, all of the call.
 func (l *Ledger) Apply(ctx context.Context, events []drop.Event, poison []drop.Poison) (drop.Applied, error) {
 	for _, ev := range events {
@@ -27,11 +28,7 @@ func (l *Ledger) Apply(ctx context.Context, events []drop.Event, poison []drop.P
 			return drop.Applied{}, fault.New(fault.Foreign, "a line of the outbox belongs to the installation %q, this ledger to %q", p.Installation, l.installation.ID)
 		}
 	}
-	a := newApplication(l.installation.ID, events, poison)
-	if err := l.inTransaction(ctx, a); err != nil {
-		return drop.Applied{}, err
-	}
-	return a.result, nil
+	return l.apply(ctx, newApplication(l.installation.ID, events, poison))
 }
 
 // FoldWaiting folds waiting events that have become contiguous, and returns how many. Apply does so by
@@ -47,13 +44,11 @@ func (l *Ledger) FoldWaiting(ctx context.Context) (int, error) {
 		for _, lot := range lots {
 			a.lots[lot] = &lotWork{}
 		}
-		if err := l.inTransaction(ctx, a); err != nil {
+		did, err := l.apply(ctx, a)
+		folded += did.Folded
+		if err != nil || did.Folded == 0 {
 			return folded, err
 		}
-		if a.result.Folded == 0 {
-			return folded, nil
-		}
-		folded += a.result.Folded
 	}
 }
 
@@ -119,22 +114,40 @@ func (a *application) work(lot drop.LotID) *lotWork {
 // ids returns the lots in the order in which everything is done.
 func (a *application) ids() []drop.LotID { return slices.Sorted(maps.Keys(a.lots)) }
 
-func (l *Ledger) inTransaction(ctx context.Context, a *application) error {
-	ctx, cancel := l.within(ctx)
-	defer cancel()
-	err := pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error { return a.run(ctx, tx) })
-	return l.fail(err, "applying events")
+// apply carries an application out: all of it at once, or where rows of some lot stand in the way, lot by lot.
+func (l *Ledger) apply(ctx context.Context, a *application) (drop.Applied, error) {
+	err := l.inTransaction(ctx, a, a.take)
+	if damaged(err) {
+		return l.applyApart(ctx, a)
+	}
+	if err != nil {
+		return drop.Applied{}, l.fail(err, "applying events")
+	}
+	return a.result, nil
 }
 
-func (a *application) run(ctx context.Context, tx pgx.Tx) error {
-	if err := a.lock(ctx, tx); err != nil {
-		return err
-	}
-	return a.take(ctx, tx)
+// inTransaction locks the lots and lets do go on. The error is the driver's.
+func (l *Ledger) inTransaction(ctx context.Context, a *application, do func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	return pgx.BeginFunc(ctx, l.pool, func(tx pgx.Tx) error {
+		if err := a.lock(ctx, tx); err != nil {
+			return err
+		}
+		return do(ctx, tx)
+	})
 }
 
 // take takes the events in whose lots are locked.
 func (a *application) take(ctx context.Context, tx pgx.Tx) error {
+	if err := a.sort(ctx, tx); err != nil {
+		return err
+	}
+	return a.foldAll(ctx, tx)
+}
+
+// sort decides what becomes of everything that came in, but for what is to be folded.
+func (a *application) sort(ctx context.Context, tx pgx.Tx) error {
 	known, err := a.readKnown(ctx, tx)
 	if err != nil {
 		return err
@@ -147,7 +160,7 @@ func (a *application) take(ctx context.Context, tx pgx.Tx) error {
 	for _, id := range a.ids() {
 		a.classify(a.lots[id], known)
 	}
-	return a.foldAll(ctx, tx)
+	return nil
 }
 
 // foldAll folds what can be folded now, and writes everything.
@@ -220,6 +233,8 @@ func (a *application) classify(w *lotWork, known map[place][]knownEvent) {
 		twin, double := w.fresh[it.Seq]
 		double = double && twin.Epoch == it.Epoch
 		switch {
+		case it.Epoch == w.lot.OpenEpoch && it.Seq > w.lot.Watermark.Seq && slices.ContainsFunc(had, func(k knownEvent) bool { return k.folded }):
+			a.stopAt(w, it, fault.StopUnfoldable, damage("the journal has an event in its place, which lies beyond the watermark"))
 		case slices.ContainsFunc(had, func(k knownEvent) bool { return k.same(it) }),
 			double && twin.line == it.line && twin.Time.Equal(it.Time):
 			a.result.Duplicates++

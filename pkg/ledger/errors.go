@@ -15,6 +15,8 @@ const (
 	stateLockTimeout = "55P03"
 	stateNoRight     = "42501"
 	stateNotUnique   = "23505"
+	stateCheck       = "23514"
+	stateOutOfRange  = "22003"
 	classCredentials = "28"
 )
 

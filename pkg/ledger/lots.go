@@ -201,9 +201,9 @@ func (l *Ledger) IssueEpoch(ctx context.Context, lot drop.LotID, r IssueRequest)
 func (l *Ledger) issue(ctx context.Context, tx pgx.Tx, lot Lot, r IssueRequest) (Issued, error) {
 	issued := Issued{Closing: lot.Watermark, Lot: lot}
 	var batch pgx.Batch // one journey: a rebuild of many lots waits for nothing else as long
-	// A database that was put back to an older state may meet numbers it does not remember to have issued.
+	// A database that was put back to an older state, perhaps in part, may meet numbers it does not remember to have issued.
 	batch.Queue(`WITH issued AS (INSERT INTO lot_epochs (lot, epoch, closed_epoch, closed_seq, actor, reason)
-			VALUES ($1, 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1)), $3, $4, $5, $6) RETURNING epoch)
+			VALUES ($1, 1 + greatest($2, (SELECT max(epoch) FROM dead_letters WHERE lot = $1), (SELECT max(epoch) FROM lot_epochs WHERE lot = $1)), $3, $4, $5, $6) RETURNING epoch)
 		UPDATE lots SET open_epoch = issued.epoch, waiting = 0, stopped = '', stopped_reason = '', stopped_at = NULL, archive = '', archived_by = ''
 		FROM issued WHERE lot = $1 RETURNING open_epoch`, string(lot.Lot), lot.OpenEpoch, issued.Closing.Epoch, issued.Closing.Seq, r.Actor, r.Reason).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&issued.Epoch) })
@@ -222,7 +222,7 @@ func (l *Ledger) issue(ctx context.Context, tx pgx.Tx, lot Lot, r IssueRequest) 
 }
 
 // bury makes ghosts of what waited behind the point at which an epoch was closed, and notes what they and the dead letters
-// beyond it paid for.
+// beyond it paid for. A row that is no event must not keep the lot from going on.
 func (l *Ledger) bury(ctx context.Context, tx pgx.Tx, waiting, dead []stored) error {
 	if len(waiting)+len(dead) == 0 {
 		return nil
@@ -230,18 +230,16 @@ func (l *Ledger) bury(ctx context.Context, tx pgx.Tx, waiting, dead []stored) er
 	var w writes
 	slices.SortFunc(waiting, func(a, b stored) int { return a.compare(b.place) })
 	for _, s := range waiting {
-		ev, err := s.decode(l.installation.ID)
-		if err != nil {
-			return err
+		if ev, err := s.decode(l.installation.ID); err == nil {
+			w.ghost(item{ev, s.line})
+		} else {
+			w.poison(drop.Poison{Lot: s.lot, Epoch: s.Epoch, Raw: s.line, Reason: err.Error()})
 		}
-		w.ghost(item{ev, s.line})
 	}
 	for _, s := range dead {
-		ev, err := s.decode(l.installation.ID)
-		if err != nil {
-			return err
+		if ev, err := s.decode(l.installation.ID); err == nil { // else nobody can tell what it paid for
+			w.refundGhost(ev)
 		}
-		w.refundGhost(ev)
 	}
 	batch := &pgx.Batch{}
 	w.queueDead(batch, new(int64))

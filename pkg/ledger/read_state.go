@@ -13,7 +13,8 @@ import (
 // knownEvent is an event that the ledger has.
 type knownEvent struct {
 	stored
-	dead bool // as a dead letter
+	dead   bool // as a dead letter
+	folded bool // in the journal
 }
 
 // isVoid reports whether an operator discarded what had its place.
@@ -44,17 +45,17 @@ func (a *application) readKnown(ctx context.Context, tx pgx.Tx) (map[place][]kno
 
 // readPlaces returns everything that the ledger has in these places.
 func readPlaces(ctx context.Context, q querier, lots []string, epochs, seqs []int64) (map[place][]knownEvent, error) {
-	rows, err := q.Query(ctx, `SELECT k.lot, k.epoch, k.seq, e.event_at, e.line, e.dead
+	rows, err := q.Query(ctx, `SELECT k.lot, k.epoch, k.seq, e.event_at, e.line, e.dead, e.folded
 		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS t(lot, epoch, seq)) AS k CROSS JOIN LATERAL (
-			SELECT event_at, line, false AS dead FROM reservation_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq
-			UNION ALL SELECT event_at, line, false FROM waiting_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq
-			UNION ALL SELECT event_at, line, true FROM dead_letters e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq) AS e`, lots, epochs, seqs)
+			SELECT event_at, line, false AS dead, true AS folded FROM reservation_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq
+			UNION ALL SELECT event_at, line, false, false FROM waiting_events e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq
+			UNION ALL SELECT event_at, line, true, false FROM dead_letters e WHERE e.lot = k.lot AND e.epoch = k.epoch AND e.seq = k.seq) AS e`, lots, epochs, seqs)
 	if err != nil {
 		return nil, err
 	}
 	known := map[place][]knownEvent{}
 	var k knownEvent
-	_, err = pgx.ForEachRow(rows, []any{&k.lot, &k.Epoch, &k.Seq, &k.at, &k.line, &k.dead}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&k.lot, &k.Epoch, &k.Seq, &k.at, &k.line, &k.dead, &k.folded}, func() error {
 		known[k.place] = append(known[k.place], k)
 		return nil
 	})

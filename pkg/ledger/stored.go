@@ -48,7 +48,7 @@ func (s stored) decode(installation string) (drop.Event, error) {
 	body := "@\t" + string(s.lot) + "\t" + strconv.FormatInt(s.Epoch, 10) + "\n" + s.line + "\n"
 	events, poison := drop.Entry{Installation: installation, Time: s.at, Body: body}.Decode()
 	if len(poison) > 0 || len(events) != 1 {
-		return drop.Event{}, fault.New(fault.Failed, "the event (%s, %d, %d) in the database cannot be read", s.lot, s.Epoch, s.Seq)
+		return drop.Event{}, fault.Wrap(fault.Failed, errUnreadable, "the event (%s, %d, %d) in the database cannot be read", s.lot, s.Epoch, s.Seq)
 	}
 	return events[0], nil
 }
