@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) {
 		"dropctl":  main,
 		"graceful": graceful,
 		"stubborn": stubborn,
+		"slow":     slow,
 	})
 }
 
@@ -58,6 +60,14 @@ func stubborn() {
 	<-ctx.Done()
 	fmt.Println("asked")
 	select {}
+}
+
+// slow is a program that ends well, but needs a moment after it was asked to stop.
+func slow() {
+	ctx, _ := untilSignal(context.Background())
+	fmt.Println("ready")
+	<-ctx.Done()
+	time.Sleep(2 * oneWish)
 }
 
 // as returns this binary acting as one of the programs above.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
@@ -32,6 +33,7 @@ func TestATerminalIsToldHowToForce(t *testing.T) {
 	if !strings.Contains(line, "press Ctrl-C again to force") {
 		t.Errorf("got %q, %v", line, err)
 	}
+	time.Sleep(2 * oneWish) // or it would be the same wish once more
 	interrupt()
 	if exit := exitOf(t, cmd.Wait()); exit != 130 {
 		t.Errorf("exit %d", exit)

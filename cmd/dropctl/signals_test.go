@@ -54,16 +54,29 @@ func TestTheFirstSignalStopsGracefully(t *testing.T) {
 func TestTheSecondSignalExitsAtOnce(t *testing.T) {
 	for signal, want := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
 		cmd, lines := start(t, "stubborn")
-		for _, step := range []string{"asked", ""} {
-			if err := cmd.Process.Signal(signal); err != nil {
-				t.Fatal(err)
-			}
-			if step != "" {
-				expect(t, lines, step)
-			}
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, lines, "asked")
+		time.Sleep(2 * oneWish) // or it would be the same wish once more
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
 		}
 		if exit := exitOf(t, cmd.Wait()); exit != want {
 			t.Errorf("%s: exit %d, want %d", signal, exit, want)
 		}
+	}
+}
+
+// timeout(1), for one, signals a process and then its whole group. The program stands still until all have been sent.
+func TestSignalsAtOnceAreOneWish(t *testing.T) {
+	cmd, _ := start(t, "slow")
+	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT, syscall.SIGCONT} {
+		if err := cmd.Process.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if exit := exitOf(t, cmd.Wait()); exit != 0 {
+		t.Errorf("it was not left to end in peace: exit %d", exit)
 	}
 }
