@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -123,8 +122,10 @@ func (r Result) wrong() (field, why string) {
 		return "offered_per_second", "it is negative"
 	case r.Achieved < 0:
 		return "achieved_per_second", "it is negative"
-	case r.Dropped < 0:
-		return "dropped", "it is negative"
+	case noCount(r.Dropped):
+		return "dropped", fmt.Sprintf("a count of %d cannot be", r.Dropped)
+	case r.Users < 0:
+		return "users", "it is negative"
 	case r.Audit.Verdict != AuditOK && r.Audit.Verdict != AuditBroken && r.Audit.Verdict != AuditNone:
 		return "audit.verdict", fmt.Sprintf("%.20q is none of %s, %s, %s", r.Audit.Verdict, AuditOK, AuditBroken, AuditNone)
 	case r.Accepted.wrong() != "":
@@ -135,16 +136,20 @@ func (r Result) wrong() (field, why string) {
 		return "lateness", r.Lateness.wrong()
 	}
 	for code, n := range r.Errors {
-		if n < 0 {
-			return fmt.Sprintf("errors.%.40s", code), "it is negative"
+		if noCount(n) {
+			return fmt.Sprintf("errors.%.40s", code), fmt.Sprintf("a count of %d cannot be", n)
 		}
 	}
 	return r.wrongSecond()
 }
 
+// noCount says of a number that nothing can have happened so often. The bound is far below what overflows when results are
+// added up.
+func noCount(n int64) bool { return n < 0 || n > 1<<50 }
+
 func (l Latency) wrong() string {
 	switch {
-	case l.Count < 0 || l.Count > math.MaxInt64/4: // sums must not overflow
+	case noCount(l.Count):
 		return fmt.Sprintf("a count of %d cannot be", l.Count)
 	case l.Count == 0 && l.Histogram != nil && l.Histogram.TotalCount() > 0, l.Count > 0 && l.Histogram == nil,
 		l.Histogram != nil && l.Histogram.TotalCount() != l.Count:
@@ -161,8 +166,8 @@ func (r Result) wrongSecond() (field, why string) {
 		switch {
 		case s.Second <= last:
 			return field + ".second", "it does not follow the one before"
-		case s.Offered < 0 || s.Dropped < 0 || s.Accepted.Count < 0 || s.Refused.Count < 0 || s.Errors < 0:
-			return field, "a count is negative"
+		case noCount(s.Offered) || noCount(s.Dropped) || noCount(s.Accepted.Count) || noCount(s.Refused.Count) || noCount(s.Errors):
+			return field, "a count is negative, or cannot be"
 		}
 		last = s.Second
 	}

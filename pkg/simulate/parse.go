@@ -165,8 +165,11 @@ func (p *parser) fields(n *yaml.Node, in string, set setters) {
 }
 
 func within(outer, field string) string {
-	if outer == "" {
+	switch "" {
+	case outer:
 		return field
+	case field:
+		return outer
 	}
 	return outer + "." + field
 }
@@ -284,6 +287,7 @@ func (p *parser) readCrowd(name string, n *yaml.Node, field string) {
 	count := func(to *Range[int64], least, most int64) func(*yaml.Node, string) {
 		return func(n *yaml.Node, f string) { *to = p.count(n, f, least, most) }
 	}
+	before := len(p.problems)
 	p.fields(n, field, setters{
 		"users":         func(n *yaml.Node, f string) { c.Users = int(p.number(n, f, 1, MaxUsers)) },
 		"arrive":        func(n *yaml.Node, f string) { c.Arrive = p.arrival(n, f) },
@@ -312,7 +316,7 @@ func (p *parser) readCrowd(name string, n *yaml.Node, field string) {
 	if c.Users == 0 && c.Arrive.Curve == Replay {
 		c.Users = min(len(c.Arrive.Times), MaxUsers)
 	}
-	if c.Users == 0 {
+	if c.Users == 0 && len(p.problems) == before { // or what was to say so is wrong itself
 		p.problem(n, within(field, "users"), "say how many come", "it is missing")
 	}
 	p.checkHolds(n, field, c)

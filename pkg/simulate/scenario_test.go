@@ -150,6 +150,7 @@ func TestAMistakeInAScenarioIsToldWithItsPlace(t *testing.T) {
 		"lots: [{lot: hat, stock: 1}]":                 "crowds: it is missing",
 		"lots: gone.csv\ncrowds: {fan: {users: 1}}":    "s.yaml:1:7: lots: gone.csv cannot be read",
 		"lots: bad.csv\ncrowds: {fan: {users: 1}}":     "s.yaml:1:7: lots.stock: bad.csv:2:5: ",
+		"lots:\n- 7\ncrowds: {fan: {users: 1}}":        "s.yaml:2:3: lots: ",
 		"lots: []\ncrowds: {fan: {users: 1}}":          "there is no lot in it",
 		"seed: -1\n" + little:                          "s.yaml:1:7: seed: ",
 		"crowds: {fan: {users: 1}}\nlots:\n- {lot: hat, stock: 1, stok: 1}":   "s.yaml:3:24: lots.stok",
