@@ -41,6 +41,7 @@ func (v labView) text() string {
 
 func (a *app) runLab(ctx context.Context) (err error) {
 	a.note("starting a private Redis and a private PostgreSQL")
+	a.onPrivateRedis()
 	redis, err := lab.StartRedis(ctx, lab.RedisOptions{})
 	if err != nil {
 		return err

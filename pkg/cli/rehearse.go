@@ -29,6 +29,7 @@ const (
 // privateStores opens both stores on servers of their own, which are gone once they are closed.
 func (a *app) privateStores(ctx context.Context, as ...func(*stock.Options)) (l *ledger.Ledger, s *stock.Stock, closeAll func() error, err error) {
 	a.note("starting a private Redis and a private PostgreSQL")
+	a.onPrivateRedis()
 	servers, err := lab.Start(ctx, lab.RedisOptions{}, lab.PostgresOptions{})
 	if err != nil {
 		return nil, nil, nil, err
@@ -57,6 +58,18 @@ type around struct {
 	bank    *simulate.Bank                  // the payment gateway
 	mishaps *mishaps                        // what goes wrong on purpose
 	beside  func(ctx context.Context) error // runs beside the users
+}
+
+// onPrivateRedis asks nothing of a private Redis that only the shop's own can give: with a durability of replicas no call
+// would have a sure answer.
+func (a *app) onPrivateRedis() {
+	if a.cfg.Durability == "" || a.cfg.Durability == "memory" {
+		return
+	}
+	a.note("--durability %s is left out: the private Redis is a single one, without a promise", a.cfg.Durability)
+	here := *a.cfg
+	here.Durability = "memory"
+	a.cfg = &here
 }
 
 // rehearse puts the lots of a scenario on sale, lets the users in and adds up, with a worker at work all the time. An

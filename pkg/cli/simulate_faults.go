@@ -68,6 +68,7 @@ func (a *app) openMishaps(ctx context.Context, faults []lab.Fault, payment confi
 		o.Worker = worker
 	}
 	a.note("starting a private Redis and a private PostgreSQL, to which will happen: %s", faultsText(faults))
+	a.onPrivateRedis()
 	l, err := wire.OpenLaboratory(ctx, a.cfg, a.getenv, o)
 	if err != nil {
 		return nil, err

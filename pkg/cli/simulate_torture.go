@@ -53,8 +53,9 @@ func (a *app) torture(ctx context.Context, seed uint64, long time.Duration) (err
 	if err != nil {
 		return err
 	}
+	a.onPrivateRedis()
 	here := *a.cfg
-	here.MaxEventsPerSecond, here.Durability = tortureRate, "memory" // the private Redis syncs always
+	here.MaxEventsPerSecond = tortureRate
 	a.cfg = &here
 	a.note("starting a private Redis, a private PostgreSQL and a worker, and torturing them for %s with the seed %d", fault.Duration(long), seed)
 	l, err := wire.OpenLaboratory(ctx, a.cfg, a.getenv, wire.LaboratoryOptions{Redis: lab.RedisOptions{Fsync: "always"},
