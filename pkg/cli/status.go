@@ -162,6 +162,10 @@ func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installati
 		return err
 	}
 	defer func() { _ = s.Close() }()
+	if f.full = s.HasMemory(ctx); f.full != nil && !fault.Is(f.full, fault.OutOfMemory) {
+		err, f.full = f.full, nil
+		return err
+	}
 	for shard := range s.Shards() {
 		st, err := s.ShardState(ctx, shard)
 		if err != nil {

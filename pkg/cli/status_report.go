@@ -21,6 +21,7 @@ type statusFacts struct {
 	ceiling  int64 // of a shard's outbox, in bytes
 
 	// From Redis.
+	full   error // fault.OutOfMemory
 	outbox []drop.OutboxState
 	states map[drop.LotID]drop.LotState
 
@@ -221,6 +222,9 @@ func (f statusFacts) sayStores(say sayFunc) {
 		if !s.Reachable {
 			say(levelBad, fault.CodeOf(s.err), fault.HintOf(s.err), "%s", s.Error)
 		}
+	}
+	if f.full != nil {
+		say(levelBad, fault.CodeOf(f.full), fault.HintOf(f.full), "%s", fault.As(f.full).Error())
 	}
 }
 

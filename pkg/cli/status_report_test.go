@@ -61,6 +61,7 @@ func TestStatusPutsTheWorstFirstAndNamesTheNextCommand(t *testing.T) {
 		"the worst dead letter": {func(f *statusFacts) {
 			f.counts.DeadLetters = map[fault.Code]int64{fault.StopGhost: 2, fault.Invalid: 3, fault.StopFork: 1}
 		}, levelBad, "dead letters: 1 (fork)", "dropctl outbox list", fault.Finding},
+		"redis full":       {func(f *statusFacts) { f.full = fault.New(fault.OutOfMemory, "no room") }, levelBad, "no room", "raise maxmemory", fault.Finding},
 		"outbox full":      {func(f *statusFacts) { f.outbox[1].Bytes = 1000 }, levelBad, "at its ceiling", "dropctl worker", fault.Finding},
 		"outbox half full": {func(f *statusFacts) { f.outbox[1].Bytes = 500 }, levelWarn, "at 50% of its ceiling", "dropctl worker", ""},
 		"other limits":     {func(f *statusFacts) { f.progress.Pace.Limit = 500 }, levelWarn, "from 500 to 2000 events/s: the lowest", "dropctl status", ""},

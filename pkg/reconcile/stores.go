@@ -28,7 +28,8 @@ type Stock interface {
 	StrayDues(ctx context.Context, shard int, known func(drop.LotID) bool, fn func(entry string)) error
 	// DropDues takes due entries away that belong to no lot, if the shard's door is open, and says of each how it went.
 	DropDues(ctx context.Context, shard int, entries []string) ([]drop.FixOutcome, error)
-	// NextLook returns, of one moment, when the sweep will look at a lot and when its first due entry is; zero for none.
+	// NextLook returns, of one moment, when the sweep will look at a lot and when its first due entry is; zero for none. first
+	// is zero, too, where both change too fast to be read.
 	NextLook(ctx context.Context, lot drop.LotID) (filed, first time.Time, err error)
 	// StrayBatches lists the batches of a lot, but for those filed in a due entry, to which no record refers.
 	StrayBatches(ctx context.Context, lot drop.LotID, filed map[string]bool) ([]string, error)

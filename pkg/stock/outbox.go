@@ -57,9 +57,13 @@ func (s *Stock) readGroup(ctx context.Context, shard int, consumer, from string,
 	return s.entries(ctx, node, k, streams[0].Messages)
 }
 
+// groupScript makes a consumer group on a server that is out of memory, too, where the plain command is refused: to drain the
+// outbox is what gives memory back.
+const groupScript = "#!lua flags=allow-oom\nreturn redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')"
+
 // createGroup makes the consumer group from the stream's very beginning, so that no event is passed over.
 func (s *Stock) createGroup(ctx context.Context, node *redis.Client, k shardKeys) error {
-	err := node.XGroupCreateMkStream(ctx, k.outbox, consumerGroup, "0").Err()
+	err := node.Eval(ctx, groupScript, []string{k.outbox}, consumerGroup).Err()
 	if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP") {
 		return nil
 	}

@@ -76,26 +76,35 @@ func lastSeqs(records []drop.Reservation) []string {
 }
 
 // NextLook returns when the sweep will look at a lot, and when its first due entry is; each is zero where there is none.
+// Where both go on changing, first is zero. It asks without MULTI, which a server out of memory refuses even for reads.
 func (s *Stock) NextLook(ctx context.Context, lot drop.LotID) (filed, first time.Time, err error) {
 	keys := s.shardOf(lot).keys
 	node, err := s.server.node(ctx, keys.meta)
 	if err != nil {
 		return filed, first, wireFault(s.target, err, false)
 	}
-	pipe := node.TxPipeline() // both at one moment
-	score := pipe.ZScore(ctx, keys.next, string(lot))
-	entries := pipe.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys.due, Start: "[" + string(lot) + "\t0", Stop: "(" + string(lot) + "\t:", ByLex: true, Count: 1})
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		if wrongType(score.Err()) {
-			return filed, first, s.commandFault(keys.next, score.Err())
+	const tries = 5
+	for range tries {
+		pipe := node.Pipeline()
+		score := pipe.ZScore(ctx, keys.next, string(lot))
+		entries := pipe.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys.due, Start: "[" + string(lot) + "\t0", Stop: "(" + string(lot) + "\t:", ByLex: true, Count: 1})
+		again := pipe.ZScore(ctx, keys.next, string(lot))
+		if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+			if wrongType(score.Err()) {
+				return filed, first, s.commandFault(keys.next, score.Err())
+			}
+			return filed, first, s.commandFault(keys.due, err)
 		}
-		return filed, first, s.commandFault(keys.due, err)
-	}
-	if score.Err() == nil {
-		filed = time.UnixMilli(int64(score.Val())).UTC()
-	}
-	for _, member := range entries.Val() {
-		first = parseDue(member).At
+		if score.Val() != again.Val() {
+			continue // a script came between, and the entries may be from before it or after
+		}
+		if score.Err() == nil {
+			filed = time.UnixMilli(int64(score.Val())).UTC()
+		}
+		for _, member := range entries.Val() {
+			first = parseDue(member).At
+		}
+		break
 	}
 	return filed, first, nil
 }

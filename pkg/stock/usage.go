@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // Usage is what servers have done since they were started, for whomever.
@@ -69,4 +71,30 @@ func readUsage(info string) (u Usage, err error) {
 		}
 	}
 	return u, nil
+}
+
+// HasMemory returns fault.OutOfMemory if a primary has reached its maxmemory, where it takes nothing new. One that does not
+// tell counts as fine.
+func (s *Stock) HasMemory(ctx context.Context) error {
+	err := s.server.eachNode(ctx, func(n *redis.Client) error {
+		text, err := n.Info(ctx, "memory").Result()
+		if err != nil && serverSaid(err) { // some users may not ask
+			return nil
+		}
+		if err == nil && isFull(readInfo(text)) {
+			err = fault.New(fault.OutOfMemory, "Redis at %s is out of memory: no new holds are taken", n.Options().Addr)
+		}
+		return err
+	})
+	return wireFault(s.target, err, false)
+}
+
+// isFull counts as Redis does: what it keeps for replicas and the append-only file is not part of maxmemory.
+func isFull(info map[string]string) bool {
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(info[name], 10, 64)
+		return n
+	}
+	most := number("maxmemory")
+	return most > 0 && number("used_memory")-number("mem_not_counted_for_evict") > most
 }
