@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -40,6 +41,30 @@ func TestAStallShowsInThePercentiles(t *testing.T) {
 	}
 	if r.Dropped != 0 || r.Accepted.Count < 2990 || r.Accepted.Count > 3000 {
 		t.Errorf("%d accepted, %d dropped", r.Accepted.Count, r.Dropped)
+	}
+}
+
+// dozing is a context that keeps whoever asks it for an error waiting once, for a second. Only the pacer of an open loop does.
+type dozing struct {
+	context.Context
+	asked atomic.Int64
+}
+
+func (d *dozing) Err() error {
+	if d.asked.Add(1) == 300 {
+		time.Sleep(time.Second)
+	}
+	return d.Context.Err()
+}
+
+// A generator that is late itself must not make the target look quick: those who had to wait for it wanted something before.
+func TestWhoIsStartedLateHasWaitedFromWhenTheyWereDue(t *testing.T) {
+	t.Parallel()
+	r := Load{Rate: 1000, Users: 5000, Duration: 2 * time.Second}.Run(&dozing{Context: t.Context()}, Noop)
+	for what, l := range map[string]Latency{"answers": r.Accepted, "lateness": r.Lateness} {
+		if l.Count < 1500 || time.Duration(*l.P90) < 500*time.Millisecond {
+			t.Errorf("%s: %s", what, l.Cell())
+		}
 	}
 }
 
@@ -158,6 +183,45 @@ func TestAnInterruptedRunReturnsWhatItHas(t *testing.T) {
 		r := l.Run(ctx, target)
 		if !r.Interrupted || r.Accepted.Count < 20 || len(r.Errors) != 0 || begun.Load() != ended.Load() {
 			t.Errorf("interrupted %v, %d accepted, %d of %d ended, errors %v", r.Interrupted, r.Accepted.Count, ended.Load(), begun.Load(), r.Errors)
+		}
+	}
+}
+
+// Those who wanted something in time have waited, however late they are answered: left out, the slowest would count nowhere.
+// To what was achieved they add nothing. Who is not answered at all is given up, and is an error.
+func TestWhoIsInFlightAtTheEndIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const long = 5 * time.Second
+		r := Load{Users: 3, Duration: time.Second}.Run(t.Context(), TargetFunc(func(within context.Context, n int64) error {
+			if n == 0 {
+				<-within.Done() // never answered
+				return fault.Wrap(fault.OutcomeUnknown, within.Err(), "gone")
+			}
+			time.Sleep(long)
+			return nil
+		}))
+		if r.Accepted.Count != 2 || time.Duration(*r.Accepted.P50) < long || r.Seconds[0].Accepted.Count != 2 || r.Achieved != 0 || r.Interrupted {
+			t.Errorf("%s, of which %v a second", r.Accepted.Cell(), r.Achieved)
+		}
+		if r.Errors[fault.OutcomeUnknown] != 1 || r.FirstError == nil {
+			t.Errorf("errors %v", r.Errors)
+		}
+	})
+}
+
+// Who is interrupted in the warm-up has measured nothing, and no rate that the few answers of a few microseconds would make.
+func TestAnInterruptedWarmUpHasNoRate(t *testing.T) {
+	t.Parallel()
+	for _, l := range []Load{{Users: 2, Warmup: time.Hour, Duration: time.Second}, {Rate: 5000, Users: 2, Warmup: time.Hour, Duration: time.Second}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := l.Run(ctx, TargetFunc(func(_ context.Context, n int64) error {
+			if n >= 200 { // any of them may be dropped
+				cancel()
+			}
+			return nil
+		}))
+		if !r.Interrupted || r.Achieved != 0 {
+			t.Errorf("interrupted %v, %v/s", r.Interrupted, r.Achieved)
 		}
 	}
 }

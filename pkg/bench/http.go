@@ -196,9 +196,12 @@ func (a *Audit) lot(l client.Lot, sold int64) {
 		a.Oversold += over
 		found("%d held and %d sold of %d", l.Held, l.Sold, l.Capacity)
 	}
-	if lost := l.Capacity - l.Available - l.Held - l.Sold; lost > 0 {
+	switch lost := l.Capacity - l.Available - l.Held - l.Sold; {
+	case lost > 0:
 		a.Leaked += lost
 		found("%d of %d units are neither available, nor held, nor sold", lost, l.Capacity)
+	case lost < 0 && l.Available > 0:
+		found("%d units are available, %d held and %d sold: %d more than the %d that there are", l.Available, l.Held, l.Sold, -lost, l.Capacity)
 	}
 	if l.Sold < sold {
 		found("%d units were said to be sold, and are %d", sold, l.Sold)

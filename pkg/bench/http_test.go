@@ -62,6 +62,7 @@ func TestTheAuditOfAServerFindsWhatItHides(t *testing.T) {
 		{client.Lot{Capacity: 4, Available: 2, Sold: 2}, Audit{Verdict: AuditOK}, ""},
 		{client.Lot{Capacity: 4, Held: 3, Sold: 2}, Audit{Verdict: AuditBroken, Oversold: 1}, "3 held and 2 sold of 4"},
 		{client.Lot{Capacity: 4, Available: 1, Sold: 2}, Audit{Verdict: AuditBroken, Leaked: 1}, "1 of 4 units are neither"},
+		{client.Lot{Capacity: 4, Available: 4, Sold: 2}, Audit{Verdict: AuditBroken}, "2 more than the 4"},
 		{client.Lot{Capacity: 4, Available: 3, Sold: 1}, Audit{Verdict: AuditBroken}, "2 units were said to be sold, and are 1"},
 	} {
 		c.lot.Lot = "bench-00000-x"

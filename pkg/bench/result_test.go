@@ -103,6 +103,17 @@ func TestLatenciesMerge(t *testing.T) {
 	}
 }
 
+// What takes longer than a histogram can tell is not lost: it counts as the longest.
+func TestNoAnswerIsTooSlowToBeCounted(t *testing.T) {
+	r := newRecorder()
+	r.of(0).answer(time.Hour, nil)
+	r.of(1).answer(-time.Millisecond, nil) // a clock that was set back
+	l := LatencyOf(r.turn().accepted)
+	if l.Count != 2 || time.Duration(*l.Max) < longest || time.Duration(*l.Max) > longest+longest/100 {
+		t.Errorf("%+v", l)
+	}
+}
+
 func TestSpanReadsWell(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 940: "940ns", 9412: "9.41µs", 94123: "94.1µs", 941234: "941µs", 9412345: "9.41ms", 94123456: "94.1ms", 941234567: "941ms", 9412345678: "9.41s",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func StartServer(ctx context.Context, program string, env []string, args ...stri
 func (s *Server) start(program string, env, args []string) error {
 	s.cmd = exec.Command(program, append(args, "--config", "none", "--listen", s.Address)...) //nolint:noctx // it ends by Stop
 	s.cmd.Args[0] = "dropctl"
-	s.cmd.Env, s.cmd.Stderr = env, s.log
+	s.cmd.Env, s.cmd.Stderr = slices.Clone(env), s.log
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
 		s.cmd.Env = append(s.cmd.Env, name+"="+os.Getenv(name))
 	}

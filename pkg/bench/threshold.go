@@ -48,7 +48,7 @@ type figure struct {
 // figures are the names of --fail-if.
 var figures = func() map[string]figure {
 	all := map[string]figure{
-		"achieved":       {counted, func(r Result) *float64 { return &r.Achieved }},
+		"achieved":       {counted, func(r Result) *float64 { return new(r.Achieved) }},
 		"accepted":       {plain, func(r Result) *float64 { return new(float64(r.Accepted.Count)) }},
 		"refused":        {plain, func(r Result) *float64 { return new(float64(r.Refused.Count)) }},
 		"dropped":        {counted, func(r Result) *float64 { return new(float64(r.Dropped)) }},
@@ -62,15 +62,30 @@ var figures = func() map[string]figure {
 		"lock_wait":      {timely, func(r Result) *float64 { return seconds(r.Postgres.LockWait) }},
 		"transactions":   {plain, func(r Result) *float64 { return r.Postgres.Transactions }},
 	}
-	for name, of := range map[string]func(Latency) *Span{
-		"p50": func(l Latency) *Span { return l.P50 }, "p90": func(l Latency) *Span { return l.P90 }, "p99": func(l Latency) *Span { return l.P99 },
-		"p999": func(l Latency) *Span { return l.P999 }, "max": func(l Latency) *Span { return l.Max },
+	for name, p := range map[string]struct {
+		of     func(Latency) *Span
+		beyond float64 // the share of answers that may come later
+	}{
+		"p50": {func(l Latency) *Span { return l.P50 }, .5}, "p90": {func(l Latency) *Span { return l.P90 }, .1}, "p99": {func(l Latency) *Span { return l.P99 }, .01},
+		"p999": {func(l Latency) *Span { return l.P999 }, .001}, "max": {func(l Latency) *Span { return l.Max }, 0},
 	} {
-		all["accept_"+name] = figure{timely, func(r Result) *float64 { return seconds(of(r.Accepted)) }}
-		all["refuse_"+name] = figure{timely, func(r Result) *float64 { return seconds(of(r.Refused)) }}
+		all["accept_"+name] = figure{timely, func(r Result) *float64 { return r.waited(p.of(r.Accepted), p.beyond) }}
+		all["refuse_"+name] = figure{timely, func(r Result) *float64 { return r.waited(p.of(r.Refused), p.beyond) }}
 	}
 	return all
 }()
+
+// waited is a percentile of the answers, as one of all who asked. Who was dropped would have waited longer than anybody: if
+// there are more of them than may come later, nobody knows it.
+func (r Result) waited(s *Span, beyond float64) *float64 {
+	if float64(r.Dropped) > beyond*float64(r.asked()) {
+		return nil
+	}
+	return seconds(s)
+}
+
+// asked returns how many operations were to be started.
+func (r Result) asked() int64 { return r.Answered() + r.Failed() + r.Dropped }
 
 func audited(units func(Audit) int64) func(Result) *float64 {
 	return func(r Result) *float64 {
@@ -166,11 +181,11 @@ func (l Limit) measure(r Result) *float64 {
 	if n == nil || l.unit != "%" {
 		return n
 	}
-	whole := float64(r.Answered() + r.Failed() + r.Dropped)
+	whole := float64(r.asked())
 	if l.name == "achieved" {
 		whole = r.Offered
 	}
-	if whole == 0 {
+	if whole == 0 || l.name == "achieved" && r.Loop == ClosedLoop { // which offers what it achieves
 		return nil
 	}
 	return new(100 * *n / whole)

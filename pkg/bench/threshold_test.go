@@ -17,8 +17,9 @@ func TestLimitsJudge(t *testing.T) {
 		"accept_p99>10ms":       {false, "10.9ms"},
 		"accept_p99>11ms":       {true, "10.9ms"},
 		"accept_p50 <= 10ms":    {false, "5.99ms"},
-		"refuse_p99.9>0.5ms":    {false, "1.1ms"},
-		"refuse_max>500us":      {false, "1.1ms"},
+		"refuse_p99>0.5ms":      {false, "1.09ms"},
+		"refuse_p99.9>2s":       {false, "not measured"}, // 0.15 % were dropped, who would have waited longer
+		"accept_max>2s":         {false, "not measured"},
 		"accept_p90>0.02s":      {true, "9.99ms"},
 		"achieved<900":          {false, "800"},
 		"achieved<700/s":        {true, "800/s"},
@@ -61,6 +62,21 @@ func TestWhatWasNotMeasuredIsNotOK(t *testing.T) {
 	}
 	if err := r.Err(); fault.ExitOf(err) != fault.ExitFinding || !strings.Contains(err.Error(), "4 of 4") || !strings.Contains(err.Error(), "accept_p99>10ms (not measured)") {
 		t.Error(err)
+	}
+}
+
+// A closed loop offers what it achieves: held against that, any run would be as good as it can be.
+func TestAClosedLoopOffersNothingToBeAchieved(t *testing.T) {
+	r := sample()
+	r.Loop, r.Offered, r.Dropped = ClosedLoop, r.Achieved, 0
+	for expression, want := range map[string]string{"achieved<99%": "not measured", "achieved<700/s": "800/s", "refuse_p99.9>2s": "1.1ms"} {
+		l, err := ParseLimit(expression)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Judge(r); got.Shown != want || got.OK != (want != "not measured") {
+			t.Errorf("%s: %+v", expression, got)
+		}
 	}
 }
 

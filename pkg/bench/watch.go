@@ -62,7 +62,9 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 // them on their way, a warm-up lets as many arrive from before the span as are missing at its end.
 func (g *generator) rate(r *Result, answered int64, offered count, took time.Duration) {
 	r.Took, r.Dropped = Span(took), offered.dropped
-	r.Achieved = float64(answered) / took.Seconds()
+	if took >= shortest { // one that was interrupted sooner has no rate
+		r.Achieved = float64(answered) / took.Seconds()
+	}
 	r.Offered = r.Achieved
 	if g.Rate > 0 {
 		r.Loop, r.Offered = OpenLoop, g.Rate
