@@ -93,6 +93,9 @@ func (p Plan) stock() int64 {
 	return drop.MaxUnits
 }
 
+// Describe notes in a result what people did, and with what: results of other plans are no comparison.
+func (p Plan) Describe(r *Result) { r.Mix, r.Lots, r.Stock, r.Qty = p.Mix, p.Lots, p.stock(), p.Qty }
+
 // Target lets people do in a shop what is planned. Nobody comes twice, and they are spread evenly over the lots.
 func (p Plan) Target(shop Shop) Target {
 	lots := make([]drop.LotID, p.Lots)

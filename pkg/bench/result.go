@@ -33,6 +33,9 @@ type Result struct {
 	Mix         string               `json:"mix" table:"MIX"`                        // accept, sold-out, churn, full
 	Loop        string               `json:"loop" table:"LOOP"`                      // OpenLoop or ClosedLoop
 	Users       int                  `json:"users" table:"USERS"`                    // closed loop: callers; open loop: the most in flight
+	Lots        int                  `json:"lots" table:"LOTS,wide"`                 // among which people choose
+	Stock       int64                `json:"stock" table:"STOCK,wide"`               // units of each lot
+	Qty         int64                `json:"qty" table:"QTY,wide"`                   // units that each person takes
 	Began       time.Time            `json:"began" table:"BEGAN,wide"`               // the measured span
 	Took        Span                 `json:"took_seconds" table:"TOOK"`              // the measured span
 	Offered     float64              `json:"offered_per_second" table:"OFFERED/S"`   // open loop: as asked for; closed loop: as achieved

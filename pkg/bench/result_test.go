@@ -20,7 +20,7 @@ func sample() Result {
 		_ = refused.RecordValue(100 + i)
 	}
 	return Result{
-		Version: ResultVersion, Target: "engine", Mix: "accept", Loop: OpenLoop, Users: 64,
+		Version: ResultVersion, Target: "engine", Mix: "accept", Loop: OpenLoop, Users: 64, Lots: 2, Stock: 5000, Qty: 3,
 		Began: time.Date(2026, 11, 30, 9, 0, 0, 0, time.UTC), Took: Span(2500 * time.Millisecond), Offered: 1000, Achieved: 800, Dropped: 3, Behind: true,
 		Accepted: LatencyOf(accepted), Refused: LatencyOf(refused),
 		Seconds: []Second{{1, 400, 1, AnswersOf(accepted), AnswersOf(refused), 2}, {2, 400, 0, AnswersOf(accepted), Answers{}, 0}},

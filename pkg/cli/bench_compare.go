@@ -38,8 +38,8 @@ LEAKED are units that are gone after client processes died in the middle of requ
 their holds was over. LOST are acknowledged holds that are gone after the server ended: Redis loses
 all that it had not synced to the disk (which needs a C compiler), PostgreSQL is killed.
 
-PostgreSQL has every commit on the disk before it answers; of the others only dropctl-fsync has, the
-rest sync Redis once a second. Who compares promises like for like compares dropctl-fsync with pg-….
+PostgreSQL has every commit on the disk before it answers. Of the others only dropctl-fsync has; the
+rest sync Redis once a second. Promises of one kind are those of dropctl-fsync and of pg-….
 
 The exit status is 6 if dropctl misses a bar, which are meant for 256 users and a quiet machine. It
 takes about six minutes.`,

@@ -26,9 +26,10 @@ removed at the end, also after Ctrl-C. The servers' time is taken all the same: 
 lots, it has to be confirmed (--yes). --lab measures a private Redis and PostgreSQL instead.
 
 Operations are due at --rate, whatever the answers, and each one's time runs from the moment at
-which it was due. What finds --users operations in flight is dropped and counted. With --users
-alone, so many ask again once they are answered: that finds the most that is answered in a second,
-but not how long people would wait.
+which it was due. What finds --users operations in flight is dropped and counted; a --fail-if about
+a percentile is so, too, where more were dropped than may come later. With --users alone, so many
+ask again once they are answered: that finds the most that is answered in a second, but not how long
+people would wait.
 
   accept     reserve; there is enough for everybody
   sold-out   reserve where nothing is left
@@ -74,12 +75,11 @@ func (a *app) benchEngine(ctx context.Context, f benchFlags, limits []bench.Limi
 		}
 	}
 	r, err := a.measureEngine(ctx, f, l, s)
-	if err != nil {
-		return err
-	}
 	r.Batch = batches.Sizes()
-	auditErr := a.auditBench(ctx, &r, l, s)
-	return cmp.Or(auditErr, a.reportBench(r, limits))
+	if err == nil {
+		err = a.auditBench(ctx, &r, l, s)
+	}
+	return cmp.Or(err, a.reportBench(r, limits)) // what was measured is worth knowing, whatever came after
 }
 
 // measureEngine measures with a worker at work. The worker goes on after an interruption, until all that is in flight has ended.

@@ -51,10 +51,10 @@ server closes them.`,
 			} else {
 				r, err = a.benchServer(cmd.Context(), f)
 			}
-			if err != nil {
+			if r.Target == "" { // it did not come to that
 				return err
 			}
-			return a.reportBench(r, limits)
+			return cmp.Or(err, a.reportBench(r, limits)) // what was measured is worth knowing, whatever came after
 		},
 	}
 	f.register(cmd)
@@ -135,10 +135,10 @@ func (a *app) benchPrivateServer(ctx context.Context, f benchFlags) (r bench.Res
 	r = a.runBench(ctx, f, f.plan.Target(h))
 	after, unknownToo := bench.CPUOf(server.PID)
 	r.Target, r.Server = "http", h.Cost(after-before, unknown == nil && unknownToo == nil)
-	if err := stop(); err != nil {
-		return r, err
+	if err = stop(); err == nil {
+		err = a.auditBench(ctx, &r, l, s)
 	}
-	return r, a.auditBench(ctx, &r, l, s)
+	return r, err
 }
 
 // serveBench runs a server on the stores of the settings, with a key for whoever measures it.

@@ -79,7 +79,7 @@ func (a *app) runBench(ctx context.Context, f benchFlags, target bench.Target) b
 	}
 	a.note("measuring %s: %s for %s, after %s of warm-up", f.plan.Mix, asked, fault.Duration(f.load.Duration), fault.Duration(f.load.Warmup))
 	r := f.load.Run(ctx, target)
-	r.Mix = f.plan.Mix
+	f.plan.Describe(&r)
 	return r
 }
 

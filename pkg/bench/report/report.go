@@ -127,12 +127,13 @@ func (r *Report) Sum() {
 // kind is what results have in common that can be merged: the same was asked of the same.
 type kind struct {
 	target, mix, loop string
-	users             int
+	users, lots       int
+	stock, qty        int64
 	rate              float64
 }
 
 func kindOf(r bench.Result) kind {
-	k := kind{r.Target, r.Mix, r.Loop, r.Users, 0}
+	k := kind{r.Target, r.Mix, r.Loop, r.Users, r.Lots, r.Stock, r.Qty, 0}
 	if r.Loop == bench.OpenLoop {
 		k.rate = r.Offered
 	}
@@ -170,7 +171,7 @@ func merge(a, b bench.Result) bench.Result {
 	sum.Took, sum.Offered, sum.Achieved = took, mean(a.Offered, b.Offered), mean(a.Achieved, b.Achieved)
 	sum.Dropped += b.Dropped
 	sum.Behind, sum.Interrupted = a.Behind || b.Behind, a.Interrupted || b.Interrupted
-	sum.Accepted, sum.Refused = a.Accepted.Merge(b.Accepted), a.Refused.Merge(b.Refused)
+	sum.Accepted, sum.Refused, sum.Lateness = a.Accepted.Merge(b.Accepted), a.Refused.Merge(b.Refused), a.Lateness.Merge(b.Lateness)
 	sum.Errors = map[fault.Code]int64{}
 	for _, each := range []bench.Result{a, b} {
 		for code, n := range each.Errors {

@@ -77,6 +77,16 @@ func TestRunsOfAKindAreMerged(t *testing.T) {
 	if other := read(t, map[string]any{"a": result("engine", 1, time.Second), "b": result("http", 1, time.Second)}); len(other.Runs) != 2 {
 		t.Errorf("different targets were merged: %+v", other.Runs)
 	}
+	for what, spread := range map[string]func(*bench.Result){
+		"lots": func(r *bench.Result) { r.Lots = 7 }, "stock": func(r *bench.Result) { r.Stock = 7 }, "quantities": func(r *bench.Result) { r.Qty = 7 },
+		"users": func(r *bench.Result) { r.Users = 7 }, "rates": func(r *bench.Result) { r.Offered = 7 },
+	} {
+		one := result("engine", 1, time.Second)
+		spread(&one)
+		if other := read(t, map[string]any{"a": result("engine", 1, time.Second), "b": one}); len(other.Runs) != 2 {
+			t.Errorf("runs of different %s were merged: %+v", what, other.Runs)
+		}
+	}
 }
 
 func TestComparisonsAreRead(t *testing.T) {
