@@ -94,6 +94,23 @@ func TestWhatAnEndedScheduleHasBegunIsBroughtToItsEnd(t *testing.T) {
 	}
 }
 
+func TestAProgramThatEndsByItselfIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	p, err := StartProgram(t.Context(), "its.yaml", "", "/bin/sh", "-c", "sleep 0.1; echo over; exit 1")
+	must(t, err)
+	t.Cleanup(func() { _ = p.Stop(context.Background()) })
+	for began := time.Now(); strings.Count(p.Log(), "over") < 2; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("its log: %s", p.Log())
+		}
+	}
+	must(t, p.Kill())
+	must(t, p.Stop(t.Context()))
+	if pid := p.PID(); pid != 0 {
+		t.Errorf("it runs as process %d after its end", pid)
+	}
+}
+
 func TestAFaultThatTheLabCannotDoIsAnError(t *testing.T) {
 	for _, text := range []string{"kill worker at 0s", "drop 1% replies", "pause postgres 1s at 0s", "kill redis at 0s"} {
 		if err := (&Rig{}).Do(t.Context(), parsed(t, text)[0]); err == nil {

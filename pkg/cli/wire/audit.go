@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/bench"
@@ -84,7 +85,7 @@ type shopAudit struct {
 }
 
 func (a *shopAudit) found(lot drop.LotID, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
+	text := strings.TrimSpace(fmt.Sprintf(format, args...))
 	if lot != "" {
 		a.suspects[lot] = true
 		text = string(lot) + ": " + text

@@ -24,16 +24,6 @@ func (s shop) key(t *testing.T, lot drop.LotID) string {
 	return key
 }
 
-// forge runs a statement in the ledger as its owner could who has switched the triggers off.
-func (s shop) forge(t *testing.T, statement string) {
-	t.Helper()
-	const triggers = `DO $$ DECLARE p regclass; BEGIN
-		FOR p IN SELECT relid FROM pg_partition_tree('reservation_events') UNION SELECT relid FROM pg_partition_tree('order_ledger') LOOP
-			EXECUTE format('ALTER TABLE %%s %s TRIGGER USER', p);
-		END LOOP; END $$;`
-	s.db.SQL(t, "BEGIN;"+fmt.Sprintf(triggers, "DISABLE")+statement+";"+fmt.Sprintf(triggers, "ENABLE")+"COMMIT")
-}
-
 // copyNewest writes the newest entry of an outbox again.
 const copyNewest = `local e = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][2]
 return redis.call('XADD', KEYS[1], '*', unpack(e))`
@@ -53,7 +43,7 @@ func TestTheAuditFindsPlantedFaults(t *testing.T) {
 			testkit.Plant(t, s.redis, s.key(t, lot), "available", 2) // as if a bug had given units back twice
 		}, want: bench.Audit{Oversold: 2}, says: "2 units were sold beyond its capacity"},
 		"oversold-recorded": {after: func(lot drop.LotID, _ drop.ReservationID) {
-			s.forge(t, fmt.Sprintf(`INSERT INTO order_ledger (lot, n, entry, kind, units, attempt, user_id, ref) VALUES ('%s', 99, 1, 'sale', 3, 'a', 'eve', '')`, lot))
+			testkit.Forge(t, s.db, fmt.Sprintf(`INSERT INTO order_ledger (lot, n, entry, kind, units, attempt, user_id, ref) VALUES ('%s', 99, 1, 'sale', 3, 'a', 'eve', '')`, lot))
 		}, want: bench.Audit{Oversold: 2}, says: "2 units were sold beyond its capacity"},
 		"leaked": {after: func(lot drop.LotID, _ drop.ReservationID) {
 			testkit.Plant(t, s.redis, s.key(t, lot), "available", -1)
@@ -70,11 +60,11 @@ func TestTheAuditFindsPlantedFaults(t *testing.T) {
 			}
 		}, want: bench.Audit{Doubled: 1}, says: "twice"},
 		"doubled-event": {after: func(lot drop.LotID, last drop.ReservationID) {
-			s.forge(t, fmt.Sprintf(`INSERT INTO reservation_events SELECT lot, epoch, seq + 100, kind, reservation, event_at, line, hash FROM reservation_events
+			testkit.Forge(t, s.db, fmt.Sprintf(`INSERT INTO reservation_events SELECT lot, epoch, seq + 100, kind, reservation, event_at, line, hash FROM reservation_events
 				WHERE lot = '%s' AND reservation = %d AND kind = 'confirmed'`, lot, last.N))
 		}, want: bench.Audit{Doubled: 1}, says: "recorded twice"},
 		"broken-chain": {after: func(lot drop.LotID, _ drop.ReservationID) {
-			s.forge(t, fmt.Sprintf(`UPDATE reservation_events SET hash = hash || '\x00' WHERE lot = '%s' AND seq = 2`, lot))
+			testkit.Forge(t, s.db, fmt.Sprintf(`UPDATE reservation_events SET hash = hash || '\x00' WHERE lot = '%s' AND seq = 2`, lot))
 		}, says: "its history at 1/2: its hash does not follow"},
 	}
 	list, want := "lot,stock\n", bench.Audit{Verdict: bench.AuditBroken}

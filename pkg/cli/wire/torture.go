@@ -70,8 +70,8 @@ func TortureAudit(s *stock.Stock, l *ledger.Ledger, wait time.Duration) func(ctx
 		audit, err := AuditShop(ctx, s, l, AuditOptions{Wait: wait, Actor: "torture", Flushed: flushed})
 		for _, text := range audit.Findings {
 			f := torture.Finding{What: text}
-			if lot, _, ok := strings.Cut(text, ": "); ok && slices.ContainsFunc(torture.Lots(), func(d drop.Definition) bool { return string(d.Lot) == lot }) {
-				f.Lot = drop.LotID(lot)
+			if lot, rest, ok := strings.Cut(text, ": "); ok && slices.ContainsFunc(torture.Lots(), func(d drop.Definition) bool { return string(d.Lot) == lot }) {
+				f.Lot, f.What = drop.LotID(lot), rest
 			}
 			found = append(found, f)
 		}

@@ -14,7 +14,7 @@ import (
 type Violation struct {
 	At          time.Time  `json:"at" table:"AT"` // when it was found
 	Lot         drop.LotID `json:"lot" table:"LOT"`
-	Reservation string     `json:"reservation" table:"RESERVATION,wide"` // or attempt; "" if it is the lot's
+	Reservation string     `json:"reservation" table:"RESERVATION"` // or attempt; "" if it is the lot's
 	What        string     `json:"what" table:"WHAT"`
 }
 
@@ -135,7 +135,10 @@ type attempt struct {
 func (a *attempt) note(op string, out drop.Outcome, err error) {
 	code := string(fault.CodeOf(err))
 	if err == nil {
-		code = fmt.Sprintf("%s %s qty %d until %s", out.Reservation.ID, out.Reservation.State, out.Reservation.Qty, out.Reservation.Deadline.Format("15:04:05.000"))
+		code = fmt.Sprintf("~%d %s %d", out.Reservation.ID.N, out.Reservation.State, out.Reservation.Qty)
+		if !out.Reservation.Deadline.IsZero() {
+			code += " until " + clock(out.Reservation.Deadline)
+		}
 		if out.Replayed {
 			code += " (replayed)"
 		}

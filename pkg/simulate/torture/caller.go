@@ -124,7 +124,7 @@ func (c *caller) reserve(ctx context.Context, s step, a *attempt) {
 	answers := c.answers(s.twice, send, send)
 	inOrder(s.act, answers)
 	for _, answer := range answers {
-		a.note(string(s.act), answer.out, answer.err)
+		a.note(fmt.Sprintf("%s %d", s.act, a.request.Qty), answer.out, answer.err)
 		a.mayHold = a.mayHold || answer.doubt
 		c.book.reserved(a, answer.out, answer.err)
 		if a.request.Replace && !clear(answer.err) {
@@ -171,9 +171,23 @@ func (c *caller) settle(ctx context.Context, s step, a *attempt) {
 	}
 	inOrder(s.act, answers)
 	for _, answer := range answers {
-		a.note(fmt.Sprintf("%s qty %d keep %d total %d", s.act, q.Qty, q.Keep, q.Total), answer.out, answer.err)
+		a.note(wish(s.act, q), answer.out, answer.err)
 		c.book.settled(a, q, answer.out, answer.err)
 	}
+}
+
+// wish words a settle request.
+func wish(what act, q drop.SettleRequest) string {
+	text := fmt.Sprintf("%s ~%d", what, q.ID.N)
+	switch {
+	case q.Qty > 0:
+		text += fmt.Sprintf(", %d of it", q.Qty)
+	case q.Keep > 0:
+		text += fmt.Sprintf(", keep %d", q.Keep)
+	case q.Action == drop.ActRefund:
+		text += fmt.Sprintf(", %d in all", q.Total)
+	}
+	return text
 }
 
 // raced enters the answers to a confirmation and a release that were sent at once: at most one of them may be done.

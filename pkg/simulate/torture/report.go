@@ -27,10 +27,17 @@ type Report struct {
 	Operations []OpCount     `json:"operations" table:"OPERATIONS"`
 	Faults     []FaultCount  `json:"faults" table:"FAULTS"`
 	Violations []Violation   `json:"violations" table:"VIOLATIONS"` // the first ones
-	History    []string      `json:"history" table:"HISTORY"`       // of the lot of the first one
+	History    []Moment      `json:"history" table:"HISTORY"`       // of the lot of the first one
 }
 
 const verdictOK = "ok"
+
+// Moment is one line of the history of a lot.
+type Moment struct {
+	At   string `json:"at" table:"AT"`     // RFC 3339, with milliseconds
+	From string `json:"from" table:"FROM"` // journal, outbox: an event; told: an answer; fault; found: the violation
+	What string `json:"what" table:"WHAT"`
+}
 
 // FaultLine is one fault that was done.
 type FaultLine struct {
@@ -50,12 +57,13 @@ func (r Report) Err() error {
 		return nil
 	}
 	v := r.Violations[0]
-	return fault.New(fault.Broken, "a guarantee is broken, %d findings; the first: %s %s: %s", r.Broken, v.Lot, v.Reservation, v.What).
+	about := cmp.Or(v.Reservation, string(v.Lot), "the shop")
+	return fault.New(fault.Broken, "a guarantee is broken, %d findings; the first is of %s: %s", r.Broken, about, v.What).
 		WithHint("the same decisions again: dropctl simulate --torture --seed %d --minutes %.1f", r.Seed, r.Took.Minutes()+0.1)
 }
 
 func (r *run) report(ctx context.Context) Report {
-	rep := Report{Verdict: verdictOK, Seed: r.opt.Seed, Callers: r.opt.Callers, Looks: r.looks.Load(), Attempts: len(r.book.all()), Faults: []FaultCount{}, History: []string{}}
+	rep := Report{Verdict: verdictOK, Seed: r.opt.Seed, Callers: r.opt.Callers, Looks: r.looks.Load(), Attempts: len(r.book.all()), Faults: []FaultCount{}, History: []Moment{}}
 	rep.Operations, rep.Calls = r.book.operations()
 	counts := map[string]int64{}
 	for _, f := range r.faults {
@@ -80,19 +88,22 @@ func (r *run) report(ctx context.Context) Report {
 	return rep
 }
 
-// maxHistory bounds the lines of a history.
-const maxHistory = 400
+// How much of a lot's history is told: what led to a violation says more than what came after.
+const (
+	mostBefore = 120
+	mostAfter  = 12
+)
 
-// line is one line of a history.
+// line is one line of a history under way.
 type line struct {
-	at   time.Time
-	text string
+	at         time.Time
+	from, what string
 }
 
 // history tells what happened to the lot of a violation: all of the reservation it is about or, if it is the lot's, what
 // happened about the time it was found; events of the journal, events that are only in the outbox, what callers were told, and the
 // faults between.
-func (r *run) history(ctx context.Context, v Violation) []string {
+func (r *run) history(ctx context.Context, v Violation) []Moment {
 	const about = 3 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -100,7 +111,7 @@ func (r *run) history(ctx context.Context, v Violation) []string {
 	wanted := func(at time.Time) bool { return at.After(v.At.Add(-about)) && at.Before(v.At.Add(about)) }
 	var lines []line
 	for _, f := range r.faults {
-		lines = append(lines, line{f.At, "fault   " + strings.TrimSuffix(f.Fault.String(), " at 0s")})
+		lines = append(lines, line{f.At, "fault", strings.TrimSuffix(f.Fault.String(), " at 0s")})
 	}
 	if v.Lot != "" {
 		events, err := r.eventsOf(ctx, v.Lot, func(e drop.Event) bool {
@@ -108,7 +119,7 @@ func (r *run) history(ctx context.Context, v Violation) []string {
 		})
 		lines = append(lines, events...)
 		if err != nil {
-			lines = append(lines, line{v.At, "the events could not be read to the end: " + err.Error()})
+			lines = append(lines, line{v.At, "journal", "the events could not be read to the end: " + err.Error()})
 		}
 	}
 	for name, a := range r.book.all() {
@@ -117,28 +128,34 @@ func (r *run) history(ctx context.Context, v Violation) []string {
 		}
 		for _, t := range a.told {
 			if name == attempt || attempt == "" && wanted(t.at) {
-				lines = append(lines, line{t.at, fmt.Sprintf("told    %s: %s: %s", a.request.User, t.op, t.code)})
+				lines = append(lines, line{t.at, "told", fmt.Sprintf("%s: %s: %s", a.request.User, t.op, t.code)})
 			}
 		}
 	}
-	found := line{v.At, "FOUND   " + v.What}
-	lines = append(lines, found)
+	return moments(append(lines, line{v.At, "found", v.What}))
+}
+
+// moments orders the lines and leaves those that are far from what was found.
+func moments(lines []line) []Moment {
 	slices.SortStableFunc(lines, func(a, b line) int { return a.at.Compare(b.at) })
-	// What led to it says more than what came after.
-	end := min(len(lines), slices.Index(lines, found)+maxHistory/4)
-	list := []string{}
-	for _, l := range lines[max(0, end-maxHistory):end] {
-		list = append(list, l.at.UTC().Format("15:04:05.000")+" "+l.text)
+	found := slices.IndexFunc(lines, func(l line) bool { return l.from == "found" })
+	list := []Moment{}
+	for _, l := range lines[max(0, found-mostBefore):min(len(lines), found+1+mostAfter)] {
+		list = append(list, Moment{l.at.UTC().Format("2006-01-02T15:04:05.000Z07:00"), l.from, l.what})
 	}
 	return list
 }
 
-// eventsOf returns the wanted events of a lot, from the journal and, behind that, the outbox.
+// eventsOf returns the wanted events of a lot, from the journal and, behind that, the outbox, each with what the lot has after
+// it if one adds up the events alone: where a snapshot says otherwise, the event before it is the one to look at.
 func (r *run) eventsOf(ctx context.Context, lot drop.LotID, wanted func(drop.Event) bool) (lines []line, err error) {
-	add := func(where string, list []drop.Event) {
+	var sum drop.Totals
+	add := func(from string, list []drop.Event) {
 		for _, e := range list {
+			sum = after(sum, e)
 			if wanted(e) {
-				lines = append(lines, line{e.Time, fmt.Sprintf("%s epoch %d seq %d %s", where, e.Epoch, e.Seq, strings.ReplaceAll(e.Line(), "\t", " "))})
+				lines = append(lines, line{e.Time, from, fmt.Sprintf("%d/%d %s; by the events available %d, held %d, sold %d of %d",
+					e.Epoch, e.Seq, inWords(e), sum.Available, sum.Held, sum.Sold, sum.Capacity)})
 			}
 		}
 	}
@@ -160,9 +177,50 @@ func (r *run) eventsOf(ctx context.Context, lot drop.LotID, wanted func(drop.Eve
 	}
 	from := map[drop.LotID]drop.Watermark{lot: folded[0].Watermark}
 	rest, err := r.engine.EventsSince(ctx, lot.Shard(r.engine.Shards()), from)
-	add("outbox ", rest[lot])
+	add("outbox", rest[lot])
 	return lines, err
 }
+
+// after adds an event to what the lot had before it.
+func after(t drop.Totals, e drop.Event) drop.Totals {
+	held, sold, capacity := e.Delta()
+	t.Held, t.Sold, t.Capacity = t.Held+held, t.Sold+sold, t.Capacity+capacity
+	switch e.Kind {
+	case drop.KindLoaded:
+		t.Held, t.Sold, t.Capacity = e.Held, e.Sold, e.Definition.Stock
+	case drop.KindAdjusted, drop.KindChanged:
+		t.Capacity = e.Definition.Stock
+	}
+	t.Available = t.Capacity - t.Held - t.Sold
+	return t
+}
+
+// inWords tells an event.
+func inWords(e drop.Event) string {
+	who := fmt.Sprintf("%s of ~%d", e.User, e.Reservation.N)
+	switch e.Kind {
+	case drop.KindHeld:
+		text := fmt.Sprintf("held %d for %s until %s", e.Qty, who, clock(e.Deadline))
+		if e.From > 0 {
+			text += fmt.Sprintf(", taken anew for ~%d", e.From)
+		}
+		return text
+	case drop.KindConfirmed:
+		return fmt.Sprintf("confirmed %d of %s with %s, %d given back", e.Qty, who, e.Ref, e.Rest)
+	case drop.KindReleased:
+		return fmt.Sprintf("released %d of %s, %d stay held", e.Qty, who, e.Rest)
+	case drop.KindExtended:
+		return fmt.Sprintf("extended %s until %s", who, clock(e.Deadline))
+	case drop.KindRefunded:
+		return fmt.Sprintf("refunded %d of %s, %d in all, restock %t", e.Qty, who, e.Total, e.Restock)
+	}
+	if e.IsLotEvent() {
+		return fmt.Sprintf("%s by %s: %s", e.Kind, e.Actor, e.Reason)
+	}
+	return fmt.Sprintf("%s %d of %s", e.Kind, e.Qty, who)
+}
+
+func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
 
 // attemptIn returns the attempt that a violation is about: it names a reservation or the attempt itself.
 func attemptIn(about string) string {
