@@ -121,6 +121,10 @@ func (a *audit) journal(ctx context.Context, tx pgx.Tx, was Lot) error {
 		}
 	}
 	is := f.lot
+	if is.Watermark.Seq > 0 && !was.Seen {
+		a.Bad = "the lot says that it was never on sale, and has a journal: a seed would put it on sale once more"
+		return nil
+	}
 	unsold := is.Watermark == drop.Watermark{} && was.Held == 0 && was.Sold == 0
 	if is.Watermark != was.Watermark || !bytes.Equal(is.hash, was.hash) || is.Totals() != was.Totals() && !unsold {
 		a.Bad = fmt.Sprintf("the journal adds up to %s at %d/%d, the lot says %s at %d/%d", totalsText(is.Totals()), is.Watermark.Epoch, is.Watermark.Seq,
@@ -327,11 +331,11 @@ func (a *audit) sales(ctx context.Context, tx pgx.Tx, _ Lot) error {
 	case err != nil:
 		return err
 	case !known:
-		a.Bad = fmt.Sprintf("the order ledger has %d units of reservation %d, which the journal does not know", sold+pending, n)
+		a.Bad = fmt.Sprintf("there are sales or an allocation, %d units, of reservation %d, which the journal does not know", sold+pending, n)
 	case units != sold+pending:
 		a.Bad = fmt.Sprintf("reservation %d has %d units, but its sales add up to %d, and %d are not finalised", n, units, sold, pending)
 	default:
-		a.Bad = fmt.Sprintf("the order ledger names another user, payment or attempt than reservation %d has", n)
+		a.Bad = fmt.Sprintf("the sales of reservation %d, or its allocation, name another user, payment, attempt or number of sales", n)
 	}
 	return nil
 }

@@ -69,6 +69,12 @@ func TestVerifyFindsEveryDamage(t *testing.T) {
 		"removed order row":       {`DELETE FROM order_ledger WHERE lot = '%[1]s' AND n = 2`, 0, 2, "sales add up to 0"},
 		"another buyer":           {`UPDATE order_ledger SET user_id = 'eve' WHERE lot = '%[1]s' AND n = 3 AND entry = 2`, 0, 3, "another user"},
 		"another payment":         {`UPDATE order_ledger SET ref = 'pay-eve' WHERE lot = '%[1]s' AND n = 2`, 0, 2, "another user, payment"},
+		"removed allocation":      {`DELETE FROM pending_allocations WHERE lot = '%[1]s' AND n = 2`, 0, 2, "allocation"},
+		"another's allocation":    {`UPDATE pending_allocations SET user_id = 'eve' WHERE lot = '%[1]s' AND n = 3`, 0, 3, "allocation"},
+		"another attempt's":       {`UPDATE pending_allocations SET attempt = attempt || 'x' WHERE lot = '%[1]s' AND n = 3`, 0, 3, "allocation"},
+		"miscounted sales":        {`UPDATE pending_allocations SET entries = 1 WHERE lot = '%[1]s' AND n = 3`, 0, 3, "number of sales"},
+		"invented allocation":     {`UPDATE pending_allocations SET n = 99 WHERE lot = '%[1]s' AND n = 2`, 0, 2, "allocation"},
+		"never on sale":           {`UPDATE lots SET seen = false WHERE lot = '%[1]s'`, 0, 0, "never on sale"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lot := newLot()
