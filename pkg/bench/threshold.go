@@ -229,7 +229,11 @@ func (r Result) Err() error {
 		if len(r.Audit.Findings) > 0 {
 			what = r.Audit.Findings[0]
 		}
-		return fault.New(fault.Broken, "%d broken promises; the first: %s", max(1, len(r.Audit.Findings)), what)
+		err := fault.New(fault.Broken, "%d broken promises; the first: %s", max(1, len(r.Audit.Findings)), what)
+		if r.Target == "engine" { // in a space of its own, which is gone
+			err = err.WithHint("no lot of a shop was in it; keep this output, measure again, and do not sell with these servers before you know why")
+		}
+		return err
 	}
 	var missed []string
 	for _, t := range r.Thresholds {

@@ -112,5 +112,6 @@ func (s Summary) Err() error {
 		return nil
 	}
 	return fault.New(fault.Broken, "a guarantee is broken: %d units oversold, %d unaccounted for, %d sold and %d recorded, %d promises not kept",
-		s.Oversold, s.Unaccounted, s.SoldUnits, s.LedgerUnits, len(s.Broken))
+		s.Oversold, s.Unaccounted, s.SoldUnits, s.LedgerUnits, len(s.Broken)).
+		WithHint("no lot of a shop was in it; keep this output, and play it again with --seed %d", s.Seed)
 }
