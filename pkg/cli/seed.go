@@ -137,7 +137,7 @@ func (a *app) readLots(f seedFlags) ([]seed.Row, error) {
 
 // problems lists what is wrong with an input where the error that follows has room for the first only.
 func (a *app) problems(where string, err error) {
-	list := seed.Problems(err)
+	list := fault.ProblemsOf(err)
 	if len(list) < 2 || a.jsonErrors() {
 		return // JSON errors carry the list in their details
 	}

@@ -220,9 +220,9 @@ func (a *app) readScenario(name string) (simulate.Scenario, error) {
 		return simulate.Scenario{}, fault.Wrap(fault.Usage, err, "the scenario cannot be read").WithHint("name a file, or one that ships: %s", strings.Join(simulate.Shipped(), ", "))
 	}
 	s, err := simulate.Parse(src)
-	if list := simulate.Problems(err); len(list) > 1 && !a.jsonErrors() { // the error has room for the first only
+	if list := fault.ProblemsOf(err); len(list) > 1 && !a.jsonErrors() { // the error has room for the first only
 		for _, p := range list {
-			a.say("%s\n", render.Clean(p.In(src.Name)))
+			a.say("%s\n", render.Clean(simulate.Place(src.Name, p)))
 		}
 	}
 	return s, err

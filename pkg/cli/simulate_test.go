@@ -293,7 +293,7 @@ func TestAScenarioIsCheckedBeforeAnythingStarts(t *testing.T) {
 		}
 	}
 	var e struct {
-		Details struct{ Problems []simulate.Problem }
+		Details struct{ Problems []fault.Problem }
 	}
 	r := run(t, nil, "simulate", path, "-o", "json")
 	if err := json.Unmarshal([]byte(r.err), &e); err != nil || len(e.Details.Problems) != 2 || e.Details.Problems[0].Line != 3 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sort"
 	"strings"
 	"unicode/utf8"
@@ -16,9 +15,8 @@ import (
 
 // Bounds of a file.
 const (
-	MaxBytes    = 64 << 20
-	MaxLots     = 100_000
-	MaxProblems = 20 // reported of one file
+	MaxBytes = 64 << 20
+	MaxLots  = 100_000
 )
 
 // Format is the notation of a file.
@@ -59,26 +57,8 @@ type Input struct {
 	Map    Mapping
 }
 
-// Problem is one thing wrong with an input. Line and Column count from 1, columns in characters; 0 means the flags.
-type Problem struct {
-	Line    int    `json:"line"`
-	Column  int    `json:"column"`
-	Field   string `json:"field"`
-	Message string `json:"message"`
-	Hint    string `json:"hint"`
-}
-
-// Problems returns what Read and Flags found wrong, in the order of the input; nil for any other error.
-func Problems(err error) []Problem {
-	if err == nil {
-		return nil
-	}
-	list, _ := fault.As(err).Details["problems"].([]Problem)
-	return list
-}
-
-// Read reads every lot of a file. It collects the problems of the whole file, up to MaxProblems, and
-// returns either all lots or none: the error has code invalid and carries the list, see Problems.
+// Read reads every lot of a file. It collects the problems of the whole file, up to fault.MostProblems, and
+// returns either all lots or none: the error has code invalid and carries the list, see fault.ProblemsOf.
 func Read(r io.Reader, in Input) ([]Row, error) {
 	data, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
 	if err != nil {
@@ -147,7 +127,7 @@ type reader struct {
 	clock    zones
 	rows     []Row
 	seen     map[drop.LotID]place // where each lot is named
-	problems []Problem
+	problems []fault.Problem
 }
 
 func newReader(in Input, data []byte) *reader {
@@ -190,15 +170,15 @@ func (b *reader) checkEncoding() bool {
 }
 
 // full reports whether reading on is of no use.
-func (b *reader) full() bool { return len(b.problems) >= MaxProblems || len(b.seen) > MaxLots }
+func (b *reader) full() bool { return len(b.problems) >= fault.MostProblems || len(b.seen) > MaxLots }
 
 // problem keeps an error with its place, as long as there is room.
 func (b *reader) problem(at place, err error) {
-	if len(b.problems) >= MaxProblems {
+	if len(b.problems) >= fault.MostProblems {
 		return
 	}
 	e := fault.As(err)
-	b.problems = append(b.problems, Problem{Line: at.line, Column: at.column, Field: e.Field, Message: e.Error(), Hint: fault.HintOf(e)})
+	b.problems = append(b.problems, fault.Problem{Line: at.line, Column: at.column, Field: e.Field, Message: e.Error(), Hint: fault.HintOf(e)})
 }
 
 // add takes one record, before which there were so many problems. A record with a problem is not kept, but is looked
@@ -261,25 +241,10 @@ func (b *reader) checkWhole(at place, row Row, places map[field]place) {
 
 // err sums up the problems in one error; nil if there are none.
 func (b *reader) err() error {
-	if len(b.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(b.problems, func(x, y Problem) int {
-		if x.Line != y.Line {
-			return x.Line - y.Line
+	return fault.SumUp(b.problems, func(p fault.Problem) string {
+		if p.Line == 0 {
+			return p.Message
 		}
-		return x.Column - y.Column
+		return fmt.Sprintf("%s:%d:%d: %s", b.in.Name, p.Line, p.Column, p.Message)
 	})
-	first := b.problems[0]
-	text := first.Message
-	if first.Line > 0 {
-		text = fmt.Sprintf("%s:%d:%d: %s", b.in.Name, first.Line, first.Column, text)
-	}
-	switch n := len(b.problems) - 1; {
-	case n+1 >= MaxProblems:
-		text += fmt.Sprintf(" (and %d others or more)", n)
-	case n > 0:
-		text += fmt.Sprintf(" (and %d more)", n)
-	}
-	return fault.New(fault.Invalid, "%s", text).WithHint("%s", first.Hint).WithField(first.Field).With("problems", b.problems)
 }

@@ -115,7 +115,7 @@ func TestProblems(t *testing.T) {
 			if rows != nil || !fault.Is(err, fault.Invalid) {
 				t.Fatalf("read %v, %v; want no rows and code invalid", rows, err)
 			}
-			problems := Problems(err)
+			problems := fault.ProblemsOf(err)
 			if len(problems) != len(test.want) {
 				t.Fatalf("problems %+v, want %d", problems, len(test.want))
 			}
@@ -139,8 +139,8 @@ func TestProblems(t *testing.T) {
 func TestProblemsAreCapped(t *testing.T) {
 	text := "lot,stock\n" + strings.Repeat("a b,x\n", 100)
 	_, err := read(t, CSV, text)
-	if n := len(Problems(err)); n != MaxProblems {
-		t.Errorf("%d problems, want %d", n, MaxProblems)
+	if n := len(fault.ProblemsOf(err)); n != fault.MostProblems {
+		t.Errorf("%d problems, want %d", n, fault.MostProblems)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestSizeLimits(t *testing.T) {
 		fmt.Fprintf(&b, "l%d,1\n", i)
 	}
 	_, err := read(t, CSV, b.String())
-	if problems := Problems(err); len(problems) != 1 || problems[0].Line != MaxLots+2 {
+	if problems := fault.ProblemsOf(err); len(problems) != 1 || problems[0].Line != MaxLots+2 {
 		t.Errorf("a lot too many gives %v", err)
 	}
 }
@@ -292,7 +292,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("flags read as %+v, %v", row, err)
 	}
 	_, err = Flags(map[string]string{"lot": "a", "stock": "x", "hold": "5"})
-	if n := len(Problems(err)); n != 2 || !strings.HasPrefix(err.Error(), "stock") && !strings.HasPrefix(err.Error(), "hold") {
+	if n := len(fault.ProblemsOf(err)); n != 2 || !strings.HasPrefix(err.Error(), "stock") && !strings.HasPrefix(err.Error(), "hold") {
 		t.Errorf("bad flags give %v with %d problems", err, n)
 	}
 	if _, err := Flags(map[string]string{"lot": "a"}); !fault.Is(err, fault.Invalid) {
@@ -340,7 +340,7 @@ func fuzz(t *testing.T, format Format, text string) {
 		if format == YAML {
 			lines += strings.Count(text, "\r") + strings.Count(text, "\u0085") + strings.Count(text, "\u2028") + strings.Count(text, "\u2029")
 		}
-		for _, p := range Problems(err) {
+		for _, p := range fault.ProblemsOf(err) {
 			if p.Line < 1 || p.Line > lines || p.Column < 1 {
 				t.Fatalf("%q: the place %d:%d of %q is not in the file", text, p.Line, p.Column, p.Message)
 			}

@@ -18,10 +18,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-const (
-	maxBytes    = 8 << 20 // of a scenario
-	maxProblems = 20      // told of one
-)
+const maxBytes = 8 << 20 // of a scenario
 
 // Source is the text of a scenario, and what reads the files that it names.
 type Source struct {
@@ -31,28 +28,10 @@ type Source struct {
 	Read func(file string) ([]byte, error)
 	// Lots reads lots in the notations of dropctl seed. Of a scenario that lists its lots itself the file is "", and the text
 	// is that of the scenario with nothing but the lots in it, each in its line.
-	Lots func(file string, text []byte) ([]drop.Definition, []Problem)
+	Lots func(file string, text []byte) ([]drop.Definition, []fault.Problem)
 }
 
-// Problem is one thing wrong with a scenario. Line and Column count from 1.
-type Problem struct {
-	Line    int    `json:"line"`
-	Column  int    `json:"column"`
-	Field   string `json:"field"` // with the fields it is in, as crowds.bots.think
-	Message string `json:"message"`
-	Hint    string `json:"hint"`
-}
-
-// Problems returns what Parse found wrong, in the order of the text; nil for any other error.
-func Problems(err error) []Problem {
-	if err == nil {
-		return nil
-	}
-	list, _ := fault.As(err).Details["problems"].([]Problem)
-	return list
-}
-
-// Parse reads a scenario and checks all of it. The error has code invalid and carries every problem, see Problems.
+// Parse reads a scenario and checks all of it. The error has code invalid and carries every problem, see fault.ProblemsOf.
 func Parse(src Source) (Scenario, error) {
 	p := &parser{src: src, scenario: Scenario{Name: src.Name, Seed: 1}}
 	if top := p.document(); top != nil {
@@ -65,35 +44,20 @@ func Parse(src Source) (Scenario, error) {
 type parser struct {
 	src      Source
 	scenario Scenario
-	problems []Problem
+	problems []fault.Problem
 }
 
 func (p *parser) problem(n *yaml.Node, field, hint, format string, args ...any) {
-	p.problems = append(p.problems, Problem{n.Line, n.Column, field, fmt.Sprintf(format, args...), hint})
+	p.problems = append(p.problems, fault.Problem{Line: n.Line, Column: n.Column, Field: field, Message: fmt.Sprintf(format, args...), Hint: hint})
 }
 
 // err sums up the problems; nil if there are none.
 func (p *parser) err() error {
-	if len(p.problems) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(p.problems, func(x, y Problem) int {
-		if x.Line != y.Line {
-			return x.Line - y.Line
-		}
-		return x.Column - y.Column
-	})
-	first, more := p.problems[0], ""
-	if n := len(p.problems) - 1; n > 0 {
-		more = fmt.Sprintf(" (and %d more)", n)
-	}
-	p.problems = p.problems[:min(len(p.problems), maxProblems)]
-	return fault.New(fault.Invalid, "%s%s", first.In(p.src.Name), more).
-		WithField(first.Field).WithHint("%s", first.Hint).With("problems", p.problems)
+	return fault.SumUp(p.problems, func(q fault.Problem) string { return Place(p.src.Name, q) })
 }
 
-// In says the problem with its place in a scenario of this name.
-func (q Problem) In(scenario string) string {
+// Place says a problem with its place in a scenario of this name.
+func Place(scenario string, q fault.Problem) string {
 	field := q.Field
 	if field != "" {
 		field += ": "

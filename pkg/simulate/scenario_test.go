@@ -163,14 +163,14 @@ func TestAMistakeInAScenarioIsToldWithItsPlace(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 			continue
 		}
-		for _, p := range Problems(err) {
+		for _, p := range fault.ProblemsOf(err) {
 			if p.Line < 1 || p.Column < 1 || p.Message == "" || p.Hint == "" {
 				t.Errorf("%q: a problem without place or hint: %+v", text, p)
 			}
 		}
 	}
 	_, err := parse(little+"    think: x\n    pause: y\n    nope: z\n", nil)
-	if list := Problems(err); len(list) != 3 || list[0].Line != 5 || list[2].Line != 7 {
+	if list := fault.ProblemsOf(err); len(list) != 3 || list[0].Line != 5 || list[2].Line != 7 {
 		t.Errorf("not all problems are told: %v", list)
 	}
 }
@@ -186,7 +186,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := parse(text, map[string]string{"truffle-lots.csv": "lot,stock\nhat,5\n", "x": "1\n2\n"})
 		if err != nil {
-			if len(Problems(err)) == 0 {
+			if len(fault.ProblemsOf(err)) == 0 {
 				t.Fatalf("an error without a problem: %v", err)
 			}
 			return

@@ -38,21 +38,17 @@ func shipped(t testing.TB, name string, users int) Scenario {
 }
 
 // seedLots reads lots as dropctl seed does.
-func seedLots(file string, text []byte) ([]drop.Definition, []Problem) {
+func seedLots(file string, text []byte) ([]drop.Definition, []fault.Problem) {
 	format, err := seed.FormatOf(cmp.Or(file, ".yaml"), "")
 	if err != nil {
-		return nil, []Problem{{Line: 1, Message: err.Error()}}
+		return nil, []fault.Problem{{Line: 1, Message: err.Error()}}
 	}
 	rows, err := seed.Read(bytes.NewReader(text), seed.Input{Name: file, Format: format})
-	var problems []Problem
-	for _, p := range seed.Problems(err) {
-		problems = append(problems, Problem(p))
-	}
 	var lots []drop.Definition
 	for _, r := range rows {
 		lots = append(lots, r.Definition)
 	}
-	return lots, problems
+	return lots, fault.ProblemsOf(err)
 }
 
 func TestTheDemosLotsDifferInSizeAndRules(t *testing.T) {

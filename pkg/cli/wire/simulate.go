@@ -36,18 +36,15 @@ func (l simulateLedger) NetSales(ctx context.Context, lot drop.LotID) (map[int64
 }
 
 // ScenarioLots reads the lots of a scenario as seed does, see simulate.Source.
-func ScenarioLots(file string, text []byte) ([]drop.Definition, []simulate.Problem) {
+func ScenarioLots(file string, text []byte) ([]drop.Definition, []fault.Problem) {
 	format, err := seed.FormatOf(cmp.Or(file, ".yaml"), "")
 	rows := []seed.Row{}
 	if err == nil {
 		rows, err = seed.Read(bytes.NewReader(text), seed.Input{Name: file, Format: format})
 	}
-	var problems []simulate.Problem
-	for _, p := range seed.Problems(err) {
-		problems = append(problems, simulate.Problem(p))
-	}
+	problems := fault.ProblemsOf(err)
 	if err != nil && len(problems) == 0 {
-		problems = []simulate.Problem{{Line: 1, Column: 1, Message: fault.As(err).Error(), Hint: fault.HintOf(err)}}
+		problems = []fault.Problem{{Line: 1, Column: 1, Message: fault.As(err).Error(), Hint: fault.HintOf(err)}}
 	}
 	lots := make([]drop.Definition, len(rows))
 	for i, r := range rows {
