@@ -9,6 +9,7 @@ package bench
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,6 +103,21 @@ func (l Load) Run(ctx context.Context, target Target) Result {
 		defer late.Stop()
 		users.Wait()
 	})
+}
+
+// Demand is Run for a target that has to accept everything: the first error ends the run and is returned.
+func (l Load) Demand(ctx context.Context, target Target) (Result, error) {
+	runtime.GC() // what came before is not this target's garbage
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r := l.Run(ctx, TargetFunc(func(ctx context.Context, n int64) error {
+		err := target.Do(ctx, n)
+		if err != nil {
+			stop(err)
+		}
+		return err
+	}))
+	return r, context.Cause(ctx)
 }
 
 // closed lets every user ask, and ask again once he is answered.

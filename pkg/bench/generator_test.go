@@ -107,8 +107,31 @@ func TestAnswersAreCountedApart(t *testing.T) {
 	if !r.Behind || r.Achieved > 205 { // an error is no answer
 		t.Errorf("behind %v with %v/s", r.Behind, r.Achieved)
 	}
+	if share := r.AcceptedRate / r.Achieved; share < 0.4 || share > 0.6 {
+		t.Errorf("of %v answers a second %v were accepts", r.Achieved, r.AcceptedRate)
+	}
 	if r.FirstError == nil {
 		t.Error("nothing is told of what failed")
+	}
+}
+
+// Where everything has to be accepted, the first error is the end, and a good while before the time is over.
+func TestADemandEndsWithTheFirstError(t *testing.T) {
+	t.Parallel()
+	soldOut := fault.New(fault.SoldOut, "nothing is left")
+	target := TargetFunc(func(_ context.Context, n int64) error {
+		if n >= 5 {
+			return soldOut
+		}
+		return nil
+	})
+	begun := time.Now()
+	_, err := Load{Users: 2, Duration: 10 * time.Minute}.Demand(t.Context(), target)
+	if !errors.Is(err, soldOut) || time.Since(begun) > time.Minute {
+		t.Errorf("after %s: %v", time.Since(begun), err)
+	}
+	if _, err := (Load{Rate: 100, Users: 10, Duration: 100 * time.Millisecond}).Demand(t.Context(), Noop); err != nil {
+		t.Errorf("all was accepted, and yet: %v", err)
 	}
 }
 

@@ -122,6 +122,8 @@ func (r Result) wrong() (field, why string) {
 		return "offered_per_second", "it is negative"
 	case r.Achieved < 0:
 		return "achieved_per_second", "it is negative"
+	case r.AcceptedRate < 0:
+		return "accepted_per_second", "it is negative"
 	case noCount(r.Dropped):
 		return "dropped", fmt.Sprintf("a count of %d cannot be", r.Dropped)
 	case r.Users < 0:

@@ -28,33 +28,34 @@ const (
 // Result is what one run found. It is the JSON of `bench engine` and `bench http`, what `bench report` reads, and a model's
 // round in `bench compare`. ReadResults reads it again.
 type Result struct {
-	Version     int                  `json:"version"`                                // of this format: ResultVersion
-	Target      string               `json:"target" table:"TARGET,name"`             // engine, http, or a model's name
-	Mix         string               `json:"mix" table:"MIX"`                        // accept, sold-out, churn, full
-	Loop        string               `json:"loop" table:"LOOP"`                      // OpenLoop or ClosedLoop
-	Users       int                  `json:"users" table:"USERS"`                    // closed loop: callers; open loop: the most in flight
-	Lots        int                  `json:"lots" table:"LOTS,wide"`                 // among which people choose
-	Stock       int64                `json:"stock" table:"STOCK,wide"`               // units of each lot
-	Qty         int64                `json:"qty" table:"QTY,wide"`                   // units that each person takes
-	Began       time.Time            `json:"began" table:"BEGAN,wide"`               // the measured span
-	Took        Span                 `json:"took_seconds" table:"TOOK"`              // the measured span
-	Offered     float64              `json:"offered_per_second" table:"OFFERED/S"`   // open loop: as asked for; closed loop: as achieved
-	Achieved    float64              `json:"achieved_per_second" table:"ACHIEVED/S"` // accepts and refusals
-	Dropped     int64                `json:"dropped" table:"DROPPED"`                // never sent, since too many were in flight
-	Behind      bool                 `json:"behind" table:"BEHIND,ifset"`            // the rate was missed by more than 1 %
-	Accepted    Latency              `json:"accepted" table:"ACCEPTED"`              // accepts and refusals are counted apart: a refusal
-	Refused     Latency              `json:"refused" table:"REFUSED"`                // is quicker, and many of them would make any figure look good
-	Lateness    Latency              `json:"lateness"`                               // open loop: from when operations were due until they were started, which is the generator's own doing
-	FirstError  error                `json:"-"`                                      // of those counted in Errors
-	Seconds     []Second             `json:"seconds"`                                // the measured span, second by second
-	Errors      map[fault.Code]int64 `json:"errors" table:"ERRORS,ifset"`            // neither accepted nor refused by a rule
-	Redis       RedisCost            `json:"redis" table:"REDIS"`
-	Postgres    PostgresCost         `json:"postgres" table:"POSTGRESQL"`
-	Batch       *Batch               `json:"batch" table:"BATCH"`         // null where the target does not tell
-	Server      *ServerCost          `json:"server" table:"SERVER,ifset"` // of an HTTP server; null for other targets
-	Audit       Audit                `json:"audit" table:"AUDIT"`
-	Thresholds  []Threshold          `json:"thresholds" table:"THRESHOLDS"`
-	Interrupted bool                 `json:"interrupted" table:"INTERRUPTED,ifset"` // it holds what was measured until then
+	Version      int                  `json:"version"`                                // of this format: ResultVersion
+	Target       string               `json:"target" table:"TARGET,name"`             // engine, http, or a model's name
+	Mix          string               `json:"mix" table:"MIX"`                        // accept, sold-out, churn, full
+	Loop         string               `json:"loop" table:"LOOP"`                      // OpenLoop or ClosedLoop
+	Users        int                  `json:"users" table:"USERS"`                    // closed loop: callers; open loop: the most in flight
+	Lots         int                  `json:"lots" table:"LOTS,wide"`                 // among which people choose
+	Stock        int64                `json:"stock" table:"STOCK,wide"`               // units of each lot
+	Qty          int64                `json:"qty" table:"QTY,wide"`                   // units that each person takes
+	Began        time.Time            `json:"began" table:"BEGAN,wide"`               // the measured span
+	Took         Span                 `json:"took_seconds" table:"TOOK"`              // the measured span
+	Offered      float64              `json:"offered_per_second" table:"OFFERED/S"`   // open loop: as asked for; closed loop: as achieved
+	Achieved     float64              `json:"achieved_per_second" table:"ACHIEVED/S"` // accepts and refusals
+	AcceptedRate float64              `json:"accepted_per_second" table:"ACCEPTED/S"` // among the achieved
+	Dropped      int64                `json:"dropped" table:"DROPPED"`                // never sent, since too many were in flight
+	Behind       bool                 `json:"behind" table:"BEHIND,ifset"`            // the rate was missed by more than 1 %
+	Accepted     Latency              `json:"accepted" table:"ACCEPTED"`              // accepts and refusals are counted apart: a refusal
+	Refused      Latency              `json:"refused" table:"REFUSED"`                // is quicker, and many of them would make any figure look good
+	Lateness     Latency              `json:"lateness"`                               // open loop: from when operations were due until they were started, which is the generator's own doing
+	FirstError   error                `json:"-"`                                      // of those counted in Errors
+	Seconds      []Second             `json:"seconds"`                                // the measured span, second by second
+	Errors       map[fault.Code]int64 `json:"errors" table:"ERRORS,ifset"`            // neither accepted nor refused by a rule
+	Redis        RedisCost            `json:"redis" table:"REDIS"`
+	Postgres     PostgresCost         `json:"postgres" table:"POSTGRESQL"`
+	Batch        *Batch               `json:"batch" table:"BATCH"`         // null where the target does not tell
+	Server       *ServerCost          `json:"server" table:"SERVER,ifset"` // of an HTTP server; null for other targets
+	Audit        Audit                `json:"audit" table:"AUDIT"`
+	Thresholds   []Threshold          `json:"thresholds" table:"THRESHOLDS"`
+	Interrupted  bool                 `json:"interrupted" table:"INTERRUPTED,ifset"` // it holds what was measured until then
 }
 
 // Second is one second of a run, the last one perhaps shorter.

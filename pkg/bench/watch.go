@@ -45,7 +45,7 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 	if !r.Interrupted && begun.Before(g.end) {
 		stopped = g.end // nobody asked any more while the last page was turned
 	}
-	g.rate(&r, all.answers(), count{from.due - start.due, from.dropped - start.dropped}, stopped.Sub(begun))
+	g.rate(&r, all, count{from.due - start.due, from.dropped - start.dropped}, stopped.Sub(begun))
 	drain()
 	tail := g.notes.turn()
 	last.add(tail)
@@ -60,10 +60,11 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 // rate fills in what was offered and what was achieved. An open loop is behind if more than 1 % of what was due was neither
 // accepted nor refused within the span. A single operation is never the reason, since one is always on its way; with more of
 // them on their way, a warm-up lets as many arrive from before the span as are missing at its end.
-func (g *generator) rate(r *Result, answered int64, offered count, took time.Duration) {
+func (g *generator) rate(r *Result, in *page, offered count, took time.Duration) {
 	r.Took, r.Dropped = Span(took), offered.dropped
+	answered := in.answers()
 	if took >= shortest { // one that was interrupted sooner has no rate
-		r.Achieved = float64(answered) / took.Seconds()
+		r.Achieved, r.AcceptedRate = float64(answered)/took.Seconds(), float64(in.accepted.TotalCount())/took.Seconds()
 	}
 	r.Offered = r.Achieved
 	if g.Rate > 0 {

@@ -31,7 +31,7 @@ same: no more units than there are, one for each user, held until a deadline.
   dropctl            this engine; what recording costs afterwards is measured by bench bars
   dropctl-fsync      the same, and every answer waits for the disk
 
-ABORTS, RETRIES, LOCK WAIT and DB CPU are per accepted hold. LOCK WAIT is an estimate: every 20 ms
+ABORTS, RETRIES, LOCK WAIT and DB CPU are per accepted hold. LOCK WAIT is an estimate: every 50 ms
 pg_stat_activity tells how many wait for a lock; a wait for a free connection is not part of it.
 OVERSOLD and LEAKED are counted by the callers, not by the models: each lot is sold out in the end.
 LEAKED are units that are gone after client processes died in the middle of requests and the time of

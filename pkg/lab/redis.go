@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -189,6 +190,37 @@ func (r *Redis) Do(ctx context.Context, args ...string) (string, error) {
 		return "", fault.Wrap(fault.Unavailable, err, "%s of the private Redis", args[0])
 	}
 	return reply, nil
+}
+
+// Info returns what the server tells of itself in sections of INFO, name by name.
+func (r *Redis) Info(ctx context.Context, sections ...string) (map[string]string, error) {
+	text, err := r.Do(ctx, append([]string{"INFO"}, sections...)...)
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields, nil
+}
+
+// Empty removes everything from the server, from its append-only file too.
+func (r *Redis) Empty(ctx context.Context) error {
+	for _, command := range []string{"FLUSHALL", "BGREWRITEAOF"} {
+		if _, err := r.Do(ctx, command); err != nil {
+			return err
+		}
+	}
+	return await(ctx, "the rewriting of an append-only file", func(ctx context.Context) error {
+		info, err := r.Info(ctx, "persistence")
+		if err == nil && (info["aof_rewrite_in_progress"] != "0" || info["aof_rewrite_scheduled"] != "0") {
+			err = errors.New("it is being rewritten")
+		}
+		return err
+	})
 }
 
 func (r *Redis) ping(ctx context.Context) error {

@@ -42,6 +42,26 @@ func redisDo(t *testing.T, r *Redis, want string, args ...string) {
 	}
 }
 
+func TestAnEmptiedRedisStaysEmpty(t *testing.T) {
+	t.Parallel()
+	r := startTestRedis(t, RedisOptions{})
+	redisDo(t, r, "OK", "SET", "stock", "5")
+	if err := r.Empty(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redisDo(t, r, "0", "DBSIZE")
+	info, err := r.Info(t.Context(), "server", "clients")
+	if err != nil || info["tcp_port"] == "" || info["connected_clients"] != "1" {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
 func TestRedisAnswersOnBothAddresses(t *testing.T) {
 	t.Parallel()
 	r := startTestRedis(t, RedisOptions{Directives: []string{"maxmemory 64mb"}})

@@ -152,17 +152,7 @@ func (r *Redis) AwaitPromotion(ctx context.Context) error {
 type replication map[string]string
 
 func (r *Redis) replication(ctx context.Context) (replication, error) {
-	text, err := r.Do(ctx, "INFO", "replication")
-	if err != nil {
-		return nil, err
-	}
-	state := make(replication)
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			state[name] = value
-		}
-	}
-	return state, nil
+	return r.Info(ctx, "replication")
 }
 
 // stateOf returns what a primary says about this replica, "online" when it counts; empty: it does not see it.

@@ -27,7 +27,7 @@ func (s *Stock) Usage(ctx context.Context) (Usage, error) {
 		if err != nil {
 			return err
 		}
-		u, err := readUsage(text)
+		u, err := ReadUsage(readInfo(text))
 		if err != nil {
 			return err
 		}
@@ -48,9 +48,9 @@ func (s *Stock) Usage(ctx context.Context) (Usage, error) {
 	return sum, nil
 }
 
-// readUsage reads the sections cpu and commandstats of INFO.
-func readUsage(info string) (u Usage, err error) {
-	for name, value := range readInfo(info) {
+// ReadUsage reads the sections cpu and commandstats of a server's INFO.
+func ReadUsage(info map[string]string) (u Usage, err error) {
+	for name, value := range info {
 		switch command, isCommand := strings.CutPrefix(name, "cmdstat_"); {
 		case name == "used_cpu_user", name == "used_cpu_sys":
 			seconds, wrong := strconv.ParseFloat(value, 64)

@@ -5,10 +5,10 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
@@ -30,13 +30,13 @@ func (r *run) cli(ctx context.Context) ([]Row, error) {
 		}
 	}
 	return []Row{
-		AtMost("cli.script-calls-of-a-reserve", 1, float64(calls), "calls"),
+		AtMost("cli.script-calls-of-a-reserve", 1, calls, "calls"),
 		AtMost("cli.version", 50, Median(took), "ms"),
 	}, nil
 }
 
 // scriptCalls counts the script calls of one dropctl reserve on an idle server. An earlier one has brought the script.
-func (r *run) scriptCalls(ctx context.Context) (int64, error) {
+func (r *run) scriptCalls(ctx context.Context) (float64, error) {
 	a, done, err := r.openArena(ctx)
 	if err != nil {
 		return 0, err
@@ -51,24 +51,17 @@ func (r *run) scriptCalls(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	r.Progress("counting the script calls of one dropctl reserve")
+	var cost bench.RedisCost
 	for n := range 2 {
-		if _, err := a.server.Do(ctx, "CONFIG", "RESETSTAT"); err != nil {
-			return 0, err
-		}
+		metering := bench.MeterRedis(a.server).Begin(ctx)
 		if err := r.program(ctx, a.server.URL(), "reserve", string(lots[0]), "--user", userName(int64(n))); err != nil {
 			return 0, err
 		}
+		cost, _ = metering.End(ctx, 1)
 	}
-	text, err := a.server.Do(ctx, "INFO", "commandstats")
-	if err != nil {
-		return 0, err
-	}
-	var calls int64
+	var calls float64
 	for _, command := range []string{"eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"} {
-		stats := infoField(text, "cmdstat_"+command)
-		number, _, _ := strings.Cut(strings.TrimPrefix(stats, "calls="), ",")
-		n, _ := strconv.ParseInt(number, 10, 64) // absent: never called
-		calls += n
+		calls += cost.ByCommand[command]
 	}
 	return calls, nil
 }

@@ -30,11 +30,11 @@ func (r *run) costOfASale(ctx context.Context, p *plant) ([]Row, error) {
 		return nil, nil
 	}
 	const name = "pipeline.cpu-of-a-sale"
-	share, hot, err := r.compareCosts(ctx, p, name, p.lots[:1])
+	share, hot, err := r.compareCosts(ctx, p, name, p.lots[:1], r.sales)
 	if err != nil {
 		return nil, err
 	}
-	spread, many, err := r.compareCosts(ctx, p, name+".many-lots", p.lots)
+	spread, many, err := r.compareCosts(ctx, p, name+".many-lots", p.lots, r.sales/2)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (r *run) costOfASale(ctx context.Context, p *plant) ([]Row, error) {
 }
 
 // compareCosts returns our cost as a share of what the cheaper of the baselines costs, and what explains it.
-func (r *run) compareCosts(ctx context.Context, p *plant, name string, lots []drop.LotID) (share float64, _ []Row, err error) {
+func (r *run) compareCosts(ctx context.Context, p *plant, name string, lots []drop.LotID, sales int) (share float64, _ []Row, err error) {
 	small, err := openOrders(ctx, p, 4)
 	if err != nil {
 		return 0, nil, err
@@ -56,15 +56,15 @@ func (r *run) compareCosts(ctx context.Context, p *plant, name string, lots []dr
 	defer large.Close()
 	var ours, onFour, onMany []float64
 	for round := range r.Rounds {
-		mine, err := r.costOfOurs(ctx, p, lots)
+		mine, err := r.costOfOurs(ctx, p, lots, sales)
 		if err != nil {
 			return 0, nil, err
 		}
-		four, err := r.costOfOrders(ctx, p, small, lots)
+		four, err := r.costOfOrders(ctx, p, small, lots, sales)
 		if err != nil {
 			return 0, nil, err
 		}
-		many, err := r.costOfOrders(ctx, p, large, lots)
+		many, err := r.costOfOrders(ctx, p, large, lots, sales)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -80,17 +80,17 @@ func (r *run) compareCosts(ctx context.Context, p *plant, name string, lots []dr
 }
 
 // costOfOurs sells, with a worker beside, and returns what that cost of PostgreSQL a sale, in microseconds.
-func (r *run) costOfOurs(ctx context.Context, p *plant, lots []drop.LotID) (float64, error) {
+func (r *run) costOfOurs(ctx context.Context, p *plant, lots []drop.LotID, sales int) (float64, error) {
 	_, stop, err := r.serve(ctx, p.env, "worker")
 	if err != nil {
 		return 0, err
 	}
 	defer stop()
 	// The worker has been running before a sale: its connections are there and warm.
-	if err := p.sellAndRecord(ctx, r.sales/5, lots); err != nil {
+	if err := p.sellAndRecord(ctx, sales/5, lots); err != nil {
 		return 0, err
 	}
-	return p.cost(r.sales, func() error { return p.sellAndRecord(ctx, r.sales, lots) })
+	return p.cost(sales, func() error { return p.sellAndRecord(ctx, sales, lots) })
 }
 
 // sellAndRecord sells and waits until every sale is in the order ledger.
@@ -137,22 +137,22 @@ func openOrders(ctx context.Context, p *plant, conns int) (*pgxpool.Pool, error)
 }
 
 // costOfOrders writes each order in its request and returns what that cost of PostgreSQL an order, in microseconds.
-func (r *run) costOfOrders(ctx context.Context, p *plant, pool *pgxpool.Pool, lots []drop.LotID) (float64, error) {
+func (r *run) costOfOrders(ctx context.Context, p *plant, pool *pgxpool.Pool, lots []drop.LotID, sales int) (float64, error) {
 	if _, err := pool.Exec(ctx, `TRUNCATE plain.stock, plain.orders`); err != nil {
 		return 0, fault.Wrap(fault.Unavailable, err, "emptying the baseline's tables")
 	}
 	for _, lot := range lots {
-		if _, err := pool.Exec(ctx, `INSERT INTO plain.stock (lot, capacity) VALUES ($1, $2)`, string(lot), 2*r.sales); err != nil {
+		if _, err := pool.Exec(ctx, `INSERT INTO plain.stock (lot, capacity) VALUES ($1, $2)`, string(lot), 2*sales); err != nil {
 			return 0, fault.Wrap(fault.Unavailable, err, "entering the baseline's stock")
 		}
 	}
-	sell := func(sales int, group string) error {
-		return takeUsers(ctx, sales, callers, func(ctx context.Context, user string) error { return order(ctx, pool, lotOf(lots, user), user+group) })
+	sell := func(n int, group string) error {
+		return takeUsers(ctx, n, callers, func(ctx context.Context, user string) error { return order(ctx, pool, lotOf(lots, user), user+group) })
 	}
-	if err := sell(r.sales/5, "-warm"); err != nil {
+	if err := sell(sales/5, "-warm"); err != nil {
 		return 0, err
 	}
-	return p.cost(r.sales, func() error { return sell(r.sales, "") })
+	return p.cost(sales, func() error { return sell(sales, "") })
 }
 
 // order takes a unit and writes the order, in one transaction.

@@ -9,11 +9,8 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -118,6 +115,9 @@ func (c *connection) answer() (status int, body string, err error) {
 	return status, body, err
 }
 
+// pacedInFlight is more than ever wait for a connection, unless the server stands still for a second.
+const pacedInFlight = 10_000
+
 // paced offers requests at a rate, however slow the answers are, and counts each one's time from the moment at which it
 // was to start.
 func (s *side) paced(ctx context.Context, e effort, perSecond float64) (figure, error) {
@@ -126,40 +126,5 @@ func (s *side) paced(ctx context.Context, e effort, perSecond float64) (figure, 
 		return figure{}, err
 	}
 	defer gen.close()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	begun := time.Now()
-	end := begun.Add(e.warm + e.span)
-	latency := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
-	var next atomic.Int64
-	var mu sync.Mutex
-	var callers sync.WaitGroup
-	for range connections {
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				n := next.Add(1)
-				intended := begun.Add(time.Duration(float64(n) / perSecond * float64(time.Second)))
-				if intended.After(end) {
-					return
-				}
-				if pause(ctx, time.Until(intended)) != nil {
-					return
-				}
-				if err := gen.take(ctx, s.lot, "paced"+strconv.FormatInt(n, 10)); err != nil {
-					stop(err)
-					return
-				}
-				if intended.Sub(begun) >= e.warm {
-					mu.Lock()
-					_ = latency.RecordValue(min(time.Since(intended).Microseconds(), latency.HighestTrackableValue()))
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	callers.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return figure{}, err
-	}
-	return figure{perSecond: float64(latency.TotalCount()) / time.Since(begun.Add(e.warm)).Seconds(), p99: time.Duration(latency.ValueAtQuantile(99)) * time.Microsecond}, nil
+	return load{callers: pacedInFlight, lots: []drop.LotID{s.lot}, rate: perSecond, warm: e.warm, span: e.span}.run(ctx, gen.take)
 }

@@ -124,7 +124,7 @@ func (s *side) play(ctx context.Context, e effort) (err error) {
 	}
 	defer gen.close()
 	before, begun := ownCPU(), time.Now()
-	f, err := load{connections, []drop.LotID{s.lot}, e.warm, e.span}.run(ctx, gen.take)
+	f, err := load{callers: connections, lots: []drop.LotID{s.lot}, warm: e.warm, span: e.span}.run(ctx, gen.take)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (r *run) memory(ctx context.Context) ([]Row, error) {
 // bytesPerHold takes n holds of one lot and compares the server's memory before and after. No client is connected at
 // either moment, so that buffers of connections count nowhere.
 func (a *arena) bytesPerHold(ctx context.Context, n, callers int) (float64, error) {
-	if err := a.empty(ctx); err != nil {
+	if err := a.server.Empty(ctx); err != nil {
 		return 0, err
 	}
 	lots := lotNames(1)
@@ -99,11 +99,11 @@ func (a *arena) memoryInUse(ctx context.Context) (int64, error) {
 		}
 		outbox += n
 	}
-	text, err := a.server.Do(ctx, "INFO", "memory")
+	info, err := a.server.Info(ctx, "memory")
 	if err != nil {
 		return 0, err
 	}
-	used, err := strconv.ParseInt(infoField(text, "used_memory"), 10, 64)
+	used, err := strconv.ParseInt(info["used_memory"], 10, 64)
 	if err != nil {
 		return 0, fault.New(fault.Failed, "the private Redis does not tell its memory")
 	}
@@ -120,14 +120,4 @@ func (a *arena) number(ctx context.Context, command ...string) (int64, error) {
 		return 0, fault.New(fault.Failed, "%s answers no number", command[0])
 	}
 	return n, nil
-}
-
-// infoField returns a line of INFO.
-func infoField(text, field string) string {
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(line), field+":"); ok {
-			return value
-		}
-	}
-	return ""
 }

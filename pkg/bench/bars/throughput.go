@@ -5,12 +5,11 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
@@ -88,7 +87,7 @@ func (m *match) rows() []Row {
 
 // play lets a contender run once on the emptied server.
 func (a *arena) play(ctx context.Context, c contender, l load) (_ figure, err error) {
-	if err := a.empty(ctx); err != nil {
+	if err := a.server.Empty(ctx); err != nil {
 		return figure{}, err
 	}
 	take, done, err := c.open(ctx, a.server, l.lots)
@@ -96,62 +95,8 @@ func (a *arena) play(ctx context.Context, c contender, l load) (_ figure, err er
 		return figure{}, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	before, err := a.cpu(ctx)
-	if err != nil {
-		return figure{}, err
-	}
-	f, err := l.run(ctx, take)
-	if err != nil {
-		return f, err
-	}
-	after, err := a.cpu(ctx)
-	f.serverCPU = (after - before) / time.Duration(f.answered)
-	return f, err
-}
-
-// cpu returns the processor time that the server has used so far. Unlike a throughput it hardly depends on what else
-// the machine does.
-func (a *arena) cpu(ctx context.Context) (time.Duration, error) {
-	text, err := a.server.Do(ctx, "INFO", "cpu")
-	if err != nil {
-		return 0, err
-	}
-	user, err1 := strconv.ParseFloat(infoField(text, "used_cpu_user"), 64)
-	system, err2 := strconv.ParseFloat(infoField(text, "used_cpu_sys"), 64)
-	if err1 != nil || err2 != nil {
-		return 0, fault.New(fault.Failed, "the private Redis does not tell its processor time")
-	}
-	return time.Duration((user + system) * float64(time.Second)), nil
-}
-
-// empty removes everything from the server, from its append-only file too.
-func (a *arena) empty(ctx context.Context) error {
-	for _, command := range []string{"FLUSHALL", "BGREWRITEAOF"} {
-		if _, err := a.server.Do(ctx, command); err != nil {
-			return err
-		}
-	}
-	for {
-		text, err := a.server.Do(ctx, "INFO", "persistence")
-		if err != nil {
-			return err
-		}
-		if strings.Contains(text, "aof_rewrite_in_progress:0") && strings.Contains(text, "aof_rewrite_scheduled:0") {
-			return nil
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
+	l.meter = bench.MeterRedis(a.server)
+	return l.run(ctx, take)
 }
 
 // finalists is how many contenders are looked at twice: one short look can be anybody's luck.
@@ -195,7 +140,7 @@ func (a *arena) fastest(ctx context.Context, l load, list []contender) (contende
 // baselines finds both baselines at their best for these lots.
 func (a *arena) baselines(ctx context.Context, lots []drop.LotID) (plainBest, pipelineBest contender, err error) {
 	a.tell("looking for the baselines at their best: lots %d, callers %d", len(lots), callers)
-	l := load{callers, lots, a.effort.warm, a.effort.probe}
+	l := load{callers: callers, lots: lots, warm: a.effort.warm, span: a.effort.probe}
 	var pools []contender
 	for _, size := range poolSizes {
 		pools = append(pools, plain(size))
@@ -215,7 +160,7 @@ func (r *run) rounds(ctx context.Context, a *arena, matches []*match) error {
 			if round%2 == 1 {
 				m = matches[len(matches)-1-i]
 			}
-			f, err := a.play(ctx, m.contender, load{m.callers, m.lots, a.effort.warm, a.effort.span})
+			f, err := a.play(ctx, m.contender, load{callers: m.callers, lots: m.lots, warm: a.effort.warm, span: a.effort.span})
 			if err != nil {
 				return err
 			}

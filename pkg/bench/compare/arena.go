@@ -5,14 +5,12 @@ import (
 	"errors"
 	"hash/fnv"
 	"math/rand/v2"
-	"strings"
-	"time"
+	"strconv"
 
 	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/retry"
 )
 
 // arena is where the models meet: servers of its own, which all of them use in turns.
@@ -91,7 +89,7 @@ func (a *arena) enterOn(ctx context.Context, redis *lab.Redis, m Model, pool int
 	url := a.postgres.SocketURL(lab.Superuser, lab.Database)
 	if redis != nil {
 		url = redis.SocketURL()
-		if err := empty(ctx, redis); err != nil {
+		if err := redis.Empty(ctx); err != nil {
 			return nil, nil, err
 		}
 	} else if _, err := a.postgres.SQL(ctx, lab.Database, "CHECKPOINT"); err != nil { // nobody writes another one's pages
@@ -106,27 +104,6 @@ func (a *arena) enterOn(ctx context.Context, redis *lab.Redis, m Model, pool int
 		return nil, nil, errors.Join(fault.Wrap(fault.Unavailable, err, "%s: putting the lots on sale", m.Name), s.Close())
 	}
 	return s, count, nil
-}
-
-// empty removes everything from a Redis, from its append-only file too.
-func empty(ctx context.Context, server *lab.Redis) error {
-	for _, command := range []string{"FLUSHALL", "BGREWRITEAOF"} {
-		if _, err := server.Do(ctx, command); err != nil {
-			return err
-		}
-	}
-	for {
-		text, err := server.Do(ctx, "INFO", "persistence")
-		if err != nil {
-			return err
-		}
-		if strings.Contains(text, "aof_rewrite_in_progress:0") && strings.Contains(text, "aof_rewrite_scheduled:0") {
-			return nil
-		}
-		if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
 }
 
 // Round is what a model did in one round.
@@ -150,23 +127,58 @@ func (a *arena) play(ctx context.Context, m Model, pool int, l load) (r Round, e
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	w, err := a.observe(ctx, m)
+	meter, done, err := a.meterOf(ctx, m)
 	if err != nil {
 		return r, err
 	}
+	defer done()
+	metering := meter.Begin(ctx)
 	t, err := l.run(ctx, s)
-	seen, watchErr := w.end(ctx)
+	redis, postgres := metering.End(ctx, 1) // all that was used
 	if err != nil {
 		return r, fault.Wrap(fault.CodeOf(err), err, "%s", m.Name).WithHint("%s", fault.HintOf(err))
 	}
-	if watchErr != nil {
-		return r, watchErr
+	if m.place == onPostgres && postgres.LockWait == nil {
+		return r, fault.New(fault.Unavailable, "the private PostgreSQL does not tell who waits for locks")
 	}
+	connections, err := a.connections(ctx, m, pool)
 	return Round{
-		PerSecond: t.perSecond, P50: bench.Span(t.p50), P99: bench.Span(t.p99), Accepted: t.accepted,
-		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: bench.Span(seen.lockWait) + bench.Span(count.waited.Load()),
-		CPU: bench.Span(seen.cpu), Connections: seen.connections, Oversold: t.oversold(a.o.Stock),
-	}, nil
+		PerSecond: t.perSecond, P50: t.p50, P99: t.p99, Accepted: t.accepted,
+		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: known(postgres.LockWait) + bench.Span(count.waited.Load()),
+		CPU: known(redis.CPU) + known(postgres.CPU), Connections: connections, Oversold: t.oversold(a.o.Stock),
+	}, err
+}
+
+// meterOf meters the model's server. The caller owes a call of done.
+func (a *arena) meterOf(ctx context.Context, m Model) (_ bench.Meter, done func(), err error) {
+	if redis := a.redisOf(m); redis != nil {
+		return bench.MeterRedis(redis), func() {}, nil
+	}
+	return bench.MeterPostgres(ctx, a.postgres, lab.Database)
+}
+
+// known is 0 for what a server does not tell; a model uses the one or the other.
+func known(s *bench.Span) bench.Span {
+	if s == nil {
+		return 0
+	}
+	return *s
+}
+
+// connections returns how many a model has: as many as it was given, or what it has taken of its own accord.
+func (a *arena) connections(ctx context.Context, m Model, pool int) (int, error) {
+	if pool > 0 {
+		return pool, nil
+	}
+	info, err := a.redisOf(m).Info(ctx, "clients")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(info["connected_clients"])
+	if err != nil {
+		return 0, fault.Wrap(fault.Failed, err, "the private Redis does not tell its connections")
+	}
+	return n - 1, nil // less the one that asks
 }
 
 // mostConnections is what PostgreSQL lets in, less those who look on.
@@ -219,10 +231,4 @@ func step(pool int, double bool) int {
 		return 2 * pool
 	}
 	return pool / 2
-}
-
-// cpuOf is the processor time of a server with all its processes; false where the system does not tell.
-func cpuOf(server interface{ PID() int }) (time.Duration, bool) {
-	used, err := bench.CPUOf(server.PID())
-	return used, err == nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +157,9 @@ func TestCompares(t *testing.T) {
 		served := m.PerSecond > 0 && m.P50 > 0 || strings.HasPrefix(m.Model, "pg-") // which a slow machine may not manage
 		if !served || m.Low > m.High || m.P99 < m.P50 || m.Connections < 1 || m.Oversold != 0 || m.Leaked != nil || len(m.Each) != o.Rounds {
 			t.Errorf("%+v", m)
+		}
+		if runtime.GOOS == "linux" && m.CPU == nil {
+			t.Errorf("what the server of %s used is missing", m.Model)
 		}
 		if m.Model == pgForUpdate.Name && m.Each[0].LockWait+m.Each[1].LockWait == 0 {
 			t.Errorf("nobody waits for the lock of the one row: %+v", m)

@@ -92,7 +92,7 @@ func (a *arena) buyAll(ctx context.Context, s shop, crowd string, book *book) er
 		}
 		if over {
 			refusals++
-			if err := retry.Sleep(ctx, sampleEvery); err != nil {
+			if err := retry.Sleep(ctx, moment); err != nil {
 				return err
 			}
 		}
@@ -168,11 +168,14 @@ func (a *arena) recover(ctx context.Context, s shop, book *book) error {
 		if book.len() >= a.drillUnits || begun.After(over) {
 			return nil
 		}
-		if err := retry.Sleep(ctx, 10*sampleEvery); err != nil {
+		if err := retry.Sleep(ctx, 10*moment); err != nil {
 			return err
 		}
 	}
 }
+
+// moment is what somebody takes to make up his mind.
+const moment = 20 * time.Millisecond
 
 // shortHold is the hold of a client that dies.
 const shortHold = time.Second

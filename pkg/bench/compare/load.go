@@ -2,14 +2,13 @@ package compare
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-
+	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -22,16 +21,13 @@ type load struct {
 	warm, span time.Duration
 }
 
-// A hold lasts for longer than any round; how long one waits at most for the last answers after the end of a round.
-const (
-	longHold = 5 * time.Minute
-	patience = 10 * time.Second
-)
+// longHold is longer than any round.
+const longHold = 5 * time.Minute
 
 // tally is what came of a load.
 type tally struct {
 	perSecond float64
-	p50, p99  time.Duration
+	p50, p99  bench.Span
 	accepted  int64   // in all, the warm-up included
 	ofEach    []int64 // lot
 }
@@ -44,97 +40,66 @@ func (t tally) oversold(stock int64) (units int64) {
 	return units
 }
 
-// crowd is a load while it runs.
+// crowd is a load while it runs: the target of the generator.
 type crowd struct {
 	load
 	shop       shop
 	begin, end time.Time
-	users      atomic.Int64
+	stop       context.CancelCauseFunc
 	accepted   []atomic.Int64 // of each lot
-	soldOut    atomic.Int64   // lots, as far as callers were told; a lot may be counted more than once
-	over       []atomic.Bool
-	last       atomic.Int64 // when the last one of the measured was answered, in nanoseconds after begin
+	over       []atomic.Bool  // each lot, as far as callers were told
+	left       atomic.Int64   // lots that are not
 }
+
+// errSold ends a load before its time.
+var errSold = errors.New("everything is sold")
 
 // run puts the load on until the time is over or everything is sold.
 func (l load) run(ctx context.Context, s shop) (tally, error) {
 	runtime.GC() // what came before is not this model's garbage
-	c := &crowd{load: l, shop: s, accepted: make([]atomic.Int64, len(l.lots)), over: make([]atomic.Bool, len(l.lots))}
-	c.begin = time.Now().Add(l.warm)
-	c.end = c.begin.Add(l.span)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	late, cancel := context.WithDeadline(ctx, c.end.Add(patience))
-	defer cancel()
-	took := make([][]time.Duration, l.callers) // a slice each: callers do not wait for one another to take notes
-	var callers sync.WaitGroup
-	for i := range took {
-		callers.Go(func() {
-			if err := c.call(late, &took[i]); err != nil {
-				stop(err)
-			}
-		})
-	}
-	callers.Wait()
-	if err := context.Cause(ctx); err != nil {
+	c := &crowd{load: l, shop: s, stop: stop, accepted: make([]atomic.Int64, len(l.lots)), over: make([]atomic.Bool, len(l.lots))}
+	c.left.Store(int64(len(l.lots)))
+	c.begin = time.Now().Add(l.warm)
+	c.end = c.begin.Add(l.span)
+	r := bench.Load{Users: l.callers, Warmup: l.warm, Duration: l.span}.Run(ctx, c)
+	switch err := context.Cause(ctx); {
+	case errors.Is(err, errSold) && r.Began.Before(c.begin):
+		return tally{}, fault.New(fault.Failed, "everything was sold before the measured time began").WithHint("use more --stock or --lots")
+	case err != nil && !errors.Is(err, errSold):
 		return tally{}, err
 	}
-	return c.tally(took)
+	return c.tally(r), nil
 }
 
-// call asks for one unit after another.
-func (c *crowd) call(ctx context.Context, took *[]time.Duration) error {
-	for ctx.Err() == nil && c.soldOut.Load() < int64(len(c.lots)) {
-		n := c.users.Add(1)
-		at := int(n) % len(c.lots)
-		asked := time.Now()
-		if !asked.Before(c.end) {
-			return nil
+// Do asks for a unit.
+func (c *crowd) Do(ctx context.Context, n int64) error {
+	at := int(n) % len(c.lots)
+	_, err := c.shop.Reserve(ctx, c.lots[at], userName(n), longHold)
+	switch {
+	case err == nil:
+		c.accepted[at].Add(1)
+	case fault.Is(err, fault.SoldOut):
+		if !c.over[at].Swap(true) && c.left.Add(-1) == 0 {
+			c.stop(errSold)
 		}
-		_, err := c.shop.Reserve(ctx, c.lots[at], userName(n), longHold)
-		now := time.Now()
-		switch {
-		case fault.Is(err, fault.SoldOut):
-			if !c.over[at].Swap(true) {
-				c.soldOut.Add(1)
-			}
-		case err != nil && now.After(c.end): // who is not served by the end has waited for nothing
-			return nil
-		case err != nil:
-			return wrong(err)
-		default:
-			c.accepted[at].Add(1)
-			if !now.Before(c.begin) && now.Before(c.end) {
-				*took = append(*took, now.Sub(asked))
-				c.last.Store(int64(now.Sub(c.begin)))
-			}
-		}
+	case time.Now().Before(c.end): // who is not served by the end has waited for nothing
+		c.stop(wrong(err))
 	}
-	return context.Cause(ctx)
+	return err
 }
 
-func (c *crowd) tally(took [][]time.Duration) (t tally, err error) {
-	latency := hdrhistogram.New(1, time.Minute.Microseconds(), 3)
-	for _, list := range took {
-		for _, d := range list {
-			_ = latency.RecordValue(min(d.Microseconds(), latency.HighestTrackableValue())) // which it always takes
-		}
-	}
+func (c *crowd) tally(r bench.Result) (t tally) {
 	for i := range c.accepted {
 		t.ofEach = append(t.ofEach, c.accepted[i].Load())
 		t.accepted += t.ofEach[i]
 	}
-	span := c.span
-	if c.soldOut.Load() >= int64(len(c.lots)) {
-		if span = time.Duration(c.last.Load()); span <= 0 {
-			return t, fault.New(fault.Failed, "everything was sold before the measured time began").WithHint("use more --stock or --lots")
-		}
+	t.perSecond = r.AcceptedRate
+	if r.Accepted.Count > 0 {
+		t.p50, t.p99 = *r.Accepted.P50, *r.Accepted.P99
 	}
-	at := func(quantile float64) time.Duration {
-		return time.Duration(latency.ValueAtQuantile(quantile)) * time.Microsecond
-	}
-	t.perSecond, t.p50, t.p99 = float64(latency.TotalCount())/span.Seconds(), at(50), at(99)
-	return t, nil
+	return t
 }
 
 // wrong wraps what a driver reports; a refusal that nothing called for is as wrong.

@@ -20,8 +20,6 @@ type postgres struct {
 	count *counts
 }
 
-const applicationName = "compare"
-
 func openPostgres(ctx context.Context, c client) (postgres, error) {
 	config, err := pgxpool.ParseConfig(c.url)
 	if err != nil {
@@ -29,7 +27,7 @@ func openPostgres(ctx context.Context, c client) (postgres, error) {
 	}
 	config.MaxConns = int32(c.pool)
 	config.MinConns = config.MaxConns // opened before the sale, not in it
-	config.ConnConfig.RuntimeParams["application_name"] = applicationName
+	config.ConnConfig.RuntimeParams["application_name"] = "compare"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return postgres{}, fault.Wrap(fault.Unavailable, err, "connecting to the private PostgreSQL")

@@ -83,6 +83,9 @@ func (a *arena) outage(ctx context.Context, m Model, pool int) (_ Outage, err er
 	return Outage{int64(len(book)), lost}, err
 }
 
+// patience is how long one waits at most for answers that are on their way when the server ends.
+const patience = 10 * time.Second
+
 // sellUntilDark sells until the server ends.
 func (a *arena) sellUntilDark(ctx context.Context, s shop, after time.Duration, end func() error) ([]claim, error) {
 	var book book

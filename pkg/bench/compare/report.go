@@ -67,9 +67,6 @@ func (e *entry) row() Row {
 	if cpu := round(perSuccess(func(r Round) float64 { return float64(r.CPU) })); cpu > 0 {
 		r.CPU = &cpu
 	}
-	if e.pool > 0 {
-		r.Connections = e.best
-	}
 	for _, each := range e.rounds {
 		r.Oversold += each.Oversold
 	}
