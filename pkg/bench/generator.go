@@ -45,7 +45,6 @@ type Load struct {
 const (
 	maxRate  = 10_000_000
 	maxUsers = 100_000
-	shortest = 100 * time.Millisecond // measured span
 	// patience is how long what is in flight at the end may take before it is given up.
 	patience = 10 * time.Second
 )
@@ -59,7 +58,7 @@ func (l Load) Check() error {
 		return fault.New(fault.Usage, "%d users are out of range", l.Users).WithField("users").WithHint("use 1 to %d", maxUsers)
 	case l.Warmup < 0:
 		return fault.New(fault.Usage, "a warm-up of %s cannot be", l.Warmup).WithField("warmup").WithHint("use 0s for none")
-	case l.Duration < shortest:
+	case l.Duration < 100*time.Millisecond:
 		return fault.New(fault.Usage, "a run of %s measures nothing", l.Duration).WithField("duration").WithHint("use 10s or more")
 	}
 	return nil

@@ -63,7 +63,7 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 func (g *generator) rate(r *Result, in *page, offered count, took time.Duration) {
 	r.Took, r.Dropped = Span(took), offered.dropped
 	answered := in.answers()
-	if took >= shortest { // one that was interrupted sooner has no rate
+	if took > 0 && !r.Began.Before(g.begin) { // who was interrupted in the warm-up has no rate
 		r.Achieved, r.AcceptedRate = float64(answered)/took.Seconds(), float64(in.accepted.TotalCount())/took.Seconds()
 	}
 	r.Offered = r.Achieved

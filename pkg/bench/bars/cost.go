@@ -29,68 +29,86 @@ func (r *run) costOfASale(ctx context.Context, p *plant) ([]Row, error) {
 		r.Progress("  what PostgreSQL uses cannot be read here: its cost of a sale is left out")
 		return nil, nil
 	}
-	const name = "pipeline.cpu-of-a-sale"
-	share, hot, err := r.compareCosts(ctx, p, name, p.lots[:1], r.sales)
-	if err != nil {
+	hot := &costs{name: "pipeline.cpu-of-a-sale", lots: p.lots[:1], sales: r.sales}
+	spread := &costs{name: hot.name + ".many-lots", lots: p.lots, sales: r.sales / 2}
+	if err := r.compareCosts(ctx, p, hot, spread); err != nil {
 		return nil, err
 	}
-	spread, many, err := r.compareCosts(ctx, p, name+".many-lots", p.lots, r.sales/2)
-	if err != nil {
-		return nil, err
-	}
-	rows := append([]Row{AtMost(name, 0.333, share, "of an order in the request")}, hot...)
-	return append(append(rows, info(name+".many-lots", spread, "of an order in the request", "spread over 100 lots, where orders seldom wait for each other")), many...), nil
+	rows := append([]Row{AtMost(hot.name, 0.333, hot.share(), "of an order in the request")}, hot.rows()...)
+	rows = append(rows, info(spread.name, spread.share(), "of an order in the request", "spread over 100 lots, where orders seldom wait for each other"))
+	return append(rows, spread.rows()...), nil
 }
 
-// compareCosts returns our cost as a share of what the cheaper of the baselines costs, and what explains it.
-func (r *run) compareCosts(ctx context.Context, p *plant, name string, lots []drop.LotID, sales int) (share float64, _ []Row, err error) {
+// costs are what PostgreSQL used for a sale in the rounds so far, in microseconds.
+type costs struct {
+	name                 string // of the rows
+	lots                 []drop.LotID
+	sales                int // of a round
+	ours, onFour, onMany []float64
+}
+
+// share is our cost over that of the cheaper baseline.
+func (c *costs) share() float64 { return Median(c.ours) / min(Median(c.onFour), Median(c.onMany)) }
+
+func (c *costs) rows() []Row {
+	return []Row{
+		info(c.name+".dropctl", Median(c.ours), "µs", "hold, confirmation and booking, a worker at the default limit"),
+		info(c.name+".order-on-4", Median(c.onFour), "µs", "guarded update and insert in one transaction; 4 connections"),
+		info(c.name+".order-on-16", Median(c.onMany), "µs", "the same on 16"),
+	}
+}
+
+// compareCosts lets the worker and the baselines take turns.
+func (r *run) compareCosts(ctx context.Context, p *plant, kinds ...*costs) error {
 	small, err := openOrders(ctx, p, 4)
 	if err != nil {
-		return 0, nil, err
+		return err
 	}
 	defer small.Close()
 	large, err := openOrders(ctx, p, maxConns)
 	if err != nil {
-		return 0, nil, err
+		return err
 	}
 	defer large.Close()
-	var ours, onFour, onMany []float64
 	for round := range r.Rounds {
-		mine, err := r.costOfOurs(ctx, p, lots, sales)
-		if err != nil {
-			return 0, nil, err
+		if err := r.costOfOurs(ctx, p, kinds); err != nil {
+			return err
 		}
-		four, err := r.costOfOrders(ctx, p, small, lots, sales)
-		if err != nil {
-			return 0, nil, err
+		for _, c := range kinds {
+			four, err := costOfOrders(ctx, p, small, c)
+			if err != nil {
+				return err
+			}
+			many, err := costOfOrders(ctx, p, large, c)
+			if err != nil {
+				return err
+			}
+			c.onFour, c.onMany = append(c.onFour, four), append(c.onMany, many)
+			r.Progress("  round %d of %d, %s: %.0f µs of PostgreSQL a sale; an order in the request: %.0f µs, on 4 connections %.0f µs", round+1, r.Rounds, c.name, c.ours[round], many, four)
 		}
-		many, err := r.costOfOrders(ctx, p, large, lots, sales)
-		if err != nil {
-			return 0, nil, err
-		}
-		ours, onFour, onMany = append(ours, mine), append(onFour, four), append(onMany, many)
-		r.Progress("  round %d of %d, %s: %.0f µs of PostgreSQL a sale; an order in the request: %.0f µs, on 4 connections %.0f µs", round+1, r.Rounds, name, mine, many, four)
 	}
-	share = Median(ours) / min(Median(onFour), Median(onMany))
-	return share, []Row{
-		info(name+".dropctl", Median(ours), "µs", "hold, confirmation and booking, a worker at the default limit"),
-		info(name+".order-on-4", Median(onFour), "µs", "guarded update and insert in one transaction; 4 connections"),
-		info(name+".order-on-16", Median(onMany), "µs", "the same on 16"),
-	}, nil
+	return nil
 }
 
-// costOfOurs sells, with a worker beside, and returns what that cost of PostgreSQL a sale, in microseconds.
-func (r *run) costOfOurs(ctx context.Context, p *plant, lots []drop.LotID, sales int) (float64, error) {
+// costOfOurs sells every kind, with a worker beside.
+func (r *run) costOfOurs(ctx context.Context, p *plant, kinds []*costs) error {
 	_, stop, err := r.serve(ctx, p.env, "worker")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer stop()
-	// The worker has been running before a sale: its connections are there and warm.
-	if err := p.sellAndRecord(ctx, sales/5, lots); err != nil {
-		return 0, err
+	for _, c := range kinds {
+		// The worker has been running before a sale: its connections are there and warm.
+		if err := p.sellAndRecord(ctx, r.sales/5, c.lots); err != nil {
+			return err
+		}
+		used, err := p.cost(c.sales, func() error { return p.sellAndRecord(ctx, c.sales, c.lots) })
+		if err != nil {
+			return err
+		}
+		c.ours = append(c.ours, used)
 	}
-	return p.cost(sales, func() error { return p.sellAndRecord(ctx, sales, lots) })
+	return nil
 }
 
 // sellAndRecord sells and waits until every sale is in the order ledger.
@@ -137,22 +155,22 @@ func openOrders(ctx context.Context, p *plant, conns int) (*pgxpool.Pool, error)
 }
 
 // costOfOrders writes each order in its request and returns what that cost of PostgreSQL an order, in microseconds.
-func (r *run) costOfOrders(ctx context.Context, p *plant, pool *pgxpool.Pool, lots []drop.LotID, sales int) (float64, error) {
+func costOfOrders(ctx context.Context, p *plant, pool *pgxpool.Pool, c *costs) (float64, error) {
 	if _, err := pool.Exec(ctx, `TRUNCATE plain.stock, plain.orders`); err != nil {
 		return 0, fault.Wrap(fault.Unavailable, err, "emptying the baseline's tables")
 	}
-	for _, lot := range lots {
-		if _, err := pool.Exec(ctx, `INSERT INTO plain.stock (lot, capacity) VALUES ($1, $2)`, string(lot), 2*sales); err != nil {
+	for _, lot := range c.lots {
+		if _, err := pool.Exec(ctx, `INSERT INTO plain.stock (lot, capacity) VALUES ($1, $2)`, string(lot), 2*c.sales); err != nil {
 			return 0, fault.Wrap(fault.Unavailable, err, "entering the baseline's stock")
 		}
 	}
 	sell := func(n int, group string) error {
-		return takeUsers(ctx, n, callers, func(ctx context.Context, user string) error { return order(ctx, pool, lotOf(lots, user), user+group) })
+		return takeUsers(ctx, n, callers, func(ctx context.Context, user string) error { return order(ctx, pool, lotOf(c.lots, user), user+group) })
 	}
-	if err := sell(sales/5, "-warm"); err != nil {
+	if err := sell(c.sales/5, "-warm"); err != nil {
 		return 0, err
 	}
-	return p.cost(sales, func() error { return sell(sales, "") })
+	return p.cost(c.sales, func() error { return sell(c.sales, "") })
 }
 
 // order takes a unit and writes the order, in one transaction.
