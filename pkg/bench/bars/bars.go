@@ -40,13 +40,14 @@ type effort struct {
 	batches    int           // applied a round
 	rowSpan    time.Duration // of one figure of the ledger's baselines
 	steady     time.Duration // at the workers' limit
-	sales      int           // whose cost is measured; of the cost that explains, half as many
+	sales      int           // of one lot, whose cost is measured
+	spread     int           // the same of many lots: fewer would fill no batch of their shard
 	starts     int           // of the program
 }
 
 // full fits into six minutes, five rounds of everything.
 var full = effort{warm: 300 * time.Millisecond, span: time.Second, probe: 500 * time.Millisecond, lots: 1000, crowd: 10_000,
-	holds: 1_000_000, single: 20_000, batches: 20, rowSpan: 500 * time.Millisecond, steady: 8 * time.Second, sales: 3000, starts: 20}
+	holds: 1_000_000, single: 20_000, batches: 20, rowSpan: 500 * time.Millisecond, steady: 8 * time.Second, sales: 3000, spread: 4000, starts: 20}
 
 // part is a share of the benchmark that can be measured by itself.
 type part struct {

@@ -36,7 +36,7 @@ func built(t testing.TB) string {
 
 // little is enough to see that everything is measured; its figures mean nothing.
 var little = effort{warm: 20 * time.Millisecond, span: 150 * time.Millisecond, probe: 80 * time.Millisecond, lots: 30, crowd: 500,
-	holds: 20_000, single: 500, batches: 2, rowSpan: 50 * time.Millisecond, steady: time.Second, sales: 1000, starts: 2}
+	holds: 20_000, single: 500, batches: 2, rowSpan: 50 * time.Millisecond, steady: time.Second, sales: 1000, spread: 1000, starts: 2}
 
 // TestMeasuresEverything runs every part on real servers and checks what does not depend on the machine's speed.
 func TestMeasuresEverything(t *testing.T) {
