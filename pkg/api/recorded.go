@@ -43,9 +43,9 @@ func newRecorded(l Ledger, wait time.Duration, lag func() time.Duration, m *tele
 
 // await returns whether the ledger has recorded a confirmation, or that it is pending and how long that may take.
 // ledger_rejected is the one error: what Redis did stays done whatever becomes of the question.
-func (r *recorded) await(ctx context.Context, res drop.Reservation) (state string, lag time.Duration, err error) {
+func (r *recorded) await(ctx context.Context, out drop.Outcome) (state string, lag time.Duration, err error) {
 	began := time.Now()
-	state, lag, err = r.ask(ctx, res)
+	state, lag, err = r.ask(ctx, out.Reservation, r.patience(out.Replayed))
 	word := state
 	if err != nil {
 		word = "rejected"
@@ -55,13 +55,26 @@ func (r *recorded) await(ctx context.Context, res drop.Reservation) (state strin
 	return state, lag, err
 }
 
-func (r *recorded) ask(ctx context.Context, res drop.Reservation) (state string, lag time.Duration, err error) {
-	if lag := r.lag(); lag > r.wait {
-		return ledgerPending, lag, nil
+// patience is how long the ledger's word is waited for: a ledger that lags by more than the wait is not asked about what
+// was confirmed just now, but it is about a sale that was confirmed earlier, which it may have had since.
+func (r *recorded) patience(replayed bool) time.Duration {
+	switch {
+	case r.lag() <= r.wait:
+		return r.wait
+	case replayed:
+		return min(r.wait, ledgerLook)
+	default:
+		return 0
+	}
+}
+
+func (r *recorded) ask(ctx context.Context, res drop.Reservation, patience time.Duration) (state string, lag time.Duration, err error) {
+	if patience <= 0 {
+		return ledgerPending, r.lag(), nil
 	}
 	w := &waiter{seq: res.LastSeq, told: make(chan error, 1)}
 	r.add(res.ID, w)
-	limit := time.NewTimer(r.wait)
+	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	select {
 	case err := <-w.told:

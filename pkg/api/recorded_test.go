@@ -19,6 +19,7 @@ import (
 type told struct {
 	api.Ledger
 	rejected bool          // every reservation is
+	behind   bool          // it has none of them yet
 	asked    atomic.Int64  // questions about reservations
 	reading  chan struct{} // lists take until this is closed; nil: no time
 }
@@ -29,6 +30,9 @@ func (l *told) ReservationsByID(ctx context.Context, ids []drop.ReservationID) (
 	for id, r := range found {
 		r.Rejected = l.rejected
 		found[id] = r
+	}
+	if l.behind {
+		return nil, err
 	}
 	return found, err
 }
@@ -71,6 +75,18 @@ func TestAConfirmTellsTheLedgersWord(t *testing.T) {
 	r := into[client.Reservation](t, http.StatusAccepted, late.confirm(t, s.reserve(t, "hat", "bob", "k", 1), client.ConfirmBody{}))
 	if took := time.Since(began); r.Ledger != "pending" || r.LedgerLag == nil || *r.LedgerLag != 3 || r.State != "confirmed" || took >= 2*time.Second { // the wait
 		t.Errorf("after %v: %+v", took, r)
+	}
+
+	// The lag is about what is confirmed now. What was recorded before it grew, the ledger says at once.
+	early := s.reserve(t, "hat", "dan", "k", 1)
+	into[client.Reservation](t, http.StatusOK, s.confirm(t, early, client.ConfirmBody{Payment: "pay"}))
+	r = into[client.Reservation](t, http.StatusOK, late.confirm(t, early, client.ConfirmBody{Payment: "pay"}))
+	if !r.Replayed || r.Ledger != "recorded" || r.LedgerLag != nil {
+		t.Errorf("confirmed again while the ledger lags: %+v", r)
+	}
+	r = into[client.Reservation](t, http.StatusAccepted, s.telling(t, &told{behind: true}, 3*time.Second).confirm(t, early, client.ConfirmBody{Payment: "pay"}))
+	if !r.Replayed || r.Ledger != "pending" || *r.LedgerLag != 3 {
+		t.Errorf("confirmed again before it is recorded: %+v", r)
 	}
 
 	unasked := &told{}

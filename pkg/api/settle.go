@@ -22,7 +22,7 @@ func (a *API) confirm(w http.ResponseWriter, r *http.Request) error {
 	v := a.viewSettled(r, out)
 	status := http.StatusOK
 	if body.Ack != ackStock {
-		word, lag, err := a.recorded.await(r.Context(), out.Reservation)
+		word, lag, err := a.recorded.await(r.Context(), out)
 		if err != nil {
 			return err
 		}
