@@ -15,8 +15,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // benchHTTP is a measurement in a process of its own, which is told about a server by env.
@@ -61,10 +61,7 @@ func TestBenchHTTPMeasuresAPrivateServer(t *testing.T) {
 func TestBenchHTTPMeasuresARunningServer(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
-		t.Fatal(err)
-	}
+	redis, db := testkit.Redis(t), stores.Database(t, 0)
 	_, url := startAPI(t, []string{"DROPCTL_REDIS_URL=" + redis.URL(), "DROPCTL_DATABASE_URL=" + db.URL(lab.App), "DROPCTL_LIMIT_USER=0"}, "--listen", "127.0.0.1:0")
 	env := []string{"DROPCTL_SERVER=" + url, "DROPCTL_TIMEOUT=30s"}
 	c, err := client.New(client.Options{URL: url})

@@ -58,6 +58,7 @@ var arrows = map[string]string{
 	"pkg/fault":     "",
 
 	"pkg/testkit":        "pkg/lab pkg/drop pkg/fault pkg/stock pkg/ledger pkg/sign migrations",
+	"pkg/testkit/stores": "pkg/testkit pkg/lab pkg/drop pkg/stock pkg/ledger",
 	"pkg/testkit/broker": "",
 	"lua":                "",
 	"migrations":         "",

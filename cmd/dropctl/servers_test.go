@@ -13,8 +13,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // scriptCommands are what scripts can do besides testscript's own commands.
@@ -95,15 +95,13 @@ func databaseCommand(ts *testscript.TestScript, args []string) {
 		s.db.SQL(s.tb, args[1])
 		return
 	}
-	db := testkit.Postgres(s.tb)
-	s.db = db
-	owner := db.URL(lab.Owner)
 	if len(args) == 0 {
-		_, err := ledger.MigrateUp(context.Background(), ledger.Options{URL: owner}, ledger.MigrateOptions{AppRole: string(lab.App)})
-		ts.Check(err)
+		s.db = stores.Database(s.tb, 0)
+	} else {
+		s.db = testkit.Postgres(s.tb)
 	}
-	ts.Setenv("DROPCTL_DATABASE_URL", db.URL(lab.App))
-	ts.Setenv("OWNER_URL", owner)
+	ts.Setenv("DROPCTL_DATABASE_URL", s.db.URL(lab.App))
+	ts.Setenv("OWNER_URL", s.db.URL(lab.Owner))
 }
 
 // exitsCommand: exits STATUS PROGRAM ARG…

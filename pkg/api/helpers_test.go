@@ -26,6 +26,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -68,11 +69,7 @@ func newAPI(t testing.TB, change ...func(*setup)) *site {
 	for _, c := range change {
 		c(&o)
 	}
-	s := &site{t: t, redis: testkit.Redis(t, o.redis), db: testkit.Postgres(t), metrics: telemetry.New(), log: &lines{}}
-	owner := ledger.Options{URL: s.db.URL(lab.Owner)}
-	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
+	s := &site{t: t, redis: testkit.Redis(t, o.redis), db: stores.Database(t, 4), metrics: telemetry.New(), log: &lines{}}
 	cfg := &config.Config{RedisURL: config.NewURL(o.redisURL(s.redis)), DatabaseURL: config.NewURL(s.db.URL(lab.App)), Timeout: 10 * time.Second,
 		KeyRetention: 24 * time.Hour, OutboxMaxBytes: cmp.Or(o.outbox, 64<<20), Durability: "memory", Shards: 4}
 	log := slog.New(slog.NewJSONHandler(s.log, nil))
@@ -142,17 +139,7 @@ func (s *site) work(t testing.TB, noFinalise bool) {
 // load makes a lot that sells.
 func (s *site) load(t testing.TB, def drop.Definition) {
 	t.Helper()
-	def = def.WithDefaults()
-	if _, err := s.ledger.CreateLot(t.Context(), def, "test"); err != nil {
-		t.Fatal(err)
-	}
-	issued, err := s.ledger.IssueEpoch(t.Context(), def.Lot, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
-		t.Fatal(err)
-	}
+	stores.Load(t, s.stock, s.ledger, def)
 }
 
 func (s *site) lot(t testing.TB, lot drop.LotID) drop.LotState {

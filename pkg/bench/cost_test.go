@@ -14,15 +14,13 @@ import (
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // metered is a stock and a ledger on private servers, with the meter of both. The ledger looks with this role's eyes.
 func metered(t *testing.T, role lab.Role) (Meter, *stock.Stock, testkit.Database) {
 	t.Helper()
-	db := testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 2}); err != nil {
-		t.Fatal(err)
-	}
+	db := stores.Database(t, 2)
 	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(role), MaxConns: 2})
 	if err != nil {
 		t.Fatal(err)

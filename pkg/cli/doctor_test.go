@@ -13,6 +13,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -351,10 +352,7 @@ func TestLotOpenLooksFirst(t *testing.T) {
 	refused(4, "unsafe_redis")
 	c.env["DROPCTL_REDIS_URL"] = before
 
-	other := testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: other.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
+	other := stores.Database(t, 4)
 	c.env["DROPCTL_DATABASE_URL"] = other.URL(lab.App)
 	refused(5, "foreign_installation")
 	c.env["DROPCTL_DATABASE_URL"] = "postgres://app@127.0.0.1:1/shop" // it is down, which blocks nothing

@@ -11,6 +11,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // keyJSON is what programs read of a key.
@@ -25,10 +26,7 @@ type keyJSON struct {
 // keyShop is a migrated database: keys need no Redis.
 func keyShop(t *testing.T) (testkit.Database, map[string]string) {
 	t.Helper()
-	db := testkit.Postgres(t)
-	if r := run(t, map[string]string{"DROPCTL_DATABASE_URL": db.URL(lab.Owner)}, "migrate", "up", "--app-role", string(lab.App)); r.exit != 0 {
-		t.Fatal(r.err)
-	}
+	db := stores.Database(t, 0)
 	return db, map[string]string{"DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_ACTOR": "tester"}
 }
 

@@ -18,10 +18,10 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/packaging"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 func TestMetricsNeedNoServer(t *testing.T) {
@@ -106,10 +106,7 @@ var metricsAt = regexp.MustCompile(`metrics: (http://[0-9.:]+)/metrics`)
 
 func TestAWorkerShowsItsMetricsAndHealth(t *testing.T) {
 	testkit.Long(t)
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 2}); err != nil {
-		t.Fatal(err)
-	}
+	redis, db := testkit.Redis(t), stores.Database(t, 2)
 	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_CONFIG": "none", "DROPCTL_LISTEN": "serve's own"}
 	if r := run(t, env, "worker", "--until-idle", "-q"); r.exit != 0 || strings.Contains(r.err, "serve's own") {
 		t.Errorf("a worker listens where the API does: exit %d\n%s", r.exit, r.err)

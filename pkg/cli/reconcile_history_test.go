@@ -13,6 +13,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 func TestHistoryChecksItsFlagsBeforeItDials(t *testing.T) {
@@ -34,10 +35,7 @@ func TestHistoryChecksItsFlagsBeforeItDials(t *testing.T) {
 // of none; Redis is not asked.
 func TestHistoryListsRunsAndRepairs(t *testing.T) {
 	testkit.Long(t)
-	db := testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
-		t.Fatal(err)
-	}
+	db := stores.Database(t, 0)
 	env := map[string]string{"DROPCTL_DATABASE_URL": db.URL(lab.App)}
 	history := func(args ...string) result {
 		t.Helper()

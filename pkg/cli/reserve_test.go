@@ -12,17 +12,14 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // emptyShop starts private servers with nothing on sale, and returns how commands reach them.
 func emptyShop(t *testing.T, shards int) (*lab.Redis, testkit.Database, map[string]string) {
 	t.Helper()
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
-		t.Fatal(err)
-	}
+	redis, db := testkit.Redis(t), stores.Database(t, shards)
 	return redis, db, map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
 }
 

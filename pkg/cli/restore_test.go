@@ -11,6 +11,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // TestManyLotsAreRestored loses more lots than can be locked at a time, restores one group of them and then the rest.
@@ -177,10 +178,7 @@ func TestAnotherShopsRedisIsLeftAlone(t *testing.T) {
 	ours, theirs := testkit.Redis(t), testkit.Redis(t)
 	shops := map[string]map[string]string{}
 	for name, redis := range map[string]*lab.Redis{"ours": ours, "theirs": theirs} {
-		db := testkit.Postgres(t)
-		if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-			t.Fatal(err)
-		}
+		db := stores.Database(t, 4)
 		shops[name] = map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App)}
 		for _, args := range [][]string{{"seed", name, "--stock", "3", "--status", "closed"}, {"worker", "--until-idle", "-q"}} {
 			if r := run(t, shops[name], args...); r.exit != 0 {

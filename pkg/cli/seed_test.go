@@ -9,8 +9,8 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // noServers names servers that nobody listens on: whatever dials them fails with unavailable.
@@ -57,10 +57,7 @@ func TestSeedChecksEverythingBeforeItDials(t *testing.T) {
 
 // TestSeedCommand runs the command against real servers as CI does: plan, create, change, again.
 func TestSeedCommand(t *testing.T) {
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
+	redis, db := testkit.Redis(t), stores.Database(t, 4)
 	env := map[string]string{"DROPCTL_REDIS_URL": redis.URL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_ACTOR": "ci"}
 	file := filepath.Join(t.TempDir(), "lots.yaml")
 	write := func(text string) {

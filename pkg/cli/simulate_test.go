@@ -22,6 +22,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/term"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 // trigger does something once when a text is written to it.
@@ -221,10 +222,7 @@ func keysOf(t *testing.T, redis *lab.Redis) []string {
 // privateShop opens both stores on servers of the test, for an app with default settings.
 func privateShop(t *testing.T) (*app, *ledger.Ledger, *stock.Stock, *lab.Redis, testkit.Database) {
 	t.Helper()
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	if _, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App)}); err != nil {
-		t.Fatal(err)
-	}
+	redis, db := testkit.Redis(t), stores.Database(t, 0)
 	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
 	if err != nil {
 		t.Fatal(err)

@@ -7,16 +7,12 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 func TestWorkerAndStatusAgainstRealServers(t *testing.T) {
-	redis, db := testkit.Redis(t), testkit.Postgres(t)
-	_, err := ledger.MigrateUp(t.Context(), ledger.Options{URL: db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	redis, db := testkit.Redis(t), stores.Database(t, 4)
 	env := map[string]string{"DROPCTL_REDIS_URL": redis.SocketURL(), "DROPCTL_DATABASE_URL": db.URL(lab.App), "DROPCTL_TIMEOUT": "3s"}
 	expect := func(exit int, stdout string, args ...string) result {
 		t.Helper()

@@ -33,11 +33,10 @@ func TestMain(m *testing.M) {
 // migrated makes a database with the schema and the rights of the runtime role.
 func migrated(t testing.TB) testkit.Database {
 	t.Helper()
-	db := testkit.Postgres(t)
-	if _, err := MigrateUp(t.Context(), Options{URL: db.URL(lab.Owner)}, MigrateOptions{AppRole: string(lab.App)}); err != nil {
-		t.Fatal(err)
-	}
-	return db
+	return testkit.Migrated(t, 0, func(db testkit.Database) error {
+		_, err := MigrateUp(t.Context(), Options{URL: db.URL(lab.Owner)}, MigrateOptions{AppRole: string(lab.App)})
+		return err
+	})
 }
 
 // open opens a ledger as the runtime role.

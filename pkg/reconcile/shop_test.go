@@ -16,6 +16,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -31,11 +32,7 @@ type shop struct {
 
 func newShop(t testing.TB) *shop {
 	t.Helper()
-	s := &shop{redis: testkit.Redis(t), db: testkit.Postgres(t)}
-	owner := ledger.Options{URL: s.db.URL(lab.Owner)}
-	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
+	s := &shop{redis: testkit.Redis(t), db: stores.Database(t, 4)}
 	var err error
 	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: s.db.URL(lab.App), Application: "reconcile-test"}); err != nil {
 		t.Fatal(err)
@@ -55,17 +52,7 @@ func newShop(t testing.TB) *shop {
 func (s *shop) load(t testing.TB, def drop.Definition) {
 	t.Helper()
 	def.MaxHold = 4 * time.Hour
-	def = def.WithDefaults()
-	if _, err := s.ledger.CreateLot(t.Context(), def, "test"); err != nil {
-		t.Fatal(err)
-	}
-	issued, err := s.ledger.IssueEpoch(t.Context(), def.Lot, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
-		t.Fatal(err)
-	}
+	stores.Load(t, s.stock, s.ledger, def)
 }
 
 func (s *shop) worker(o worker.Options) *worker.Worker {

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,72 +54,12 @@ func PostgresServer(t testing.TB, options ...lab.PostgresOptions) *lab.Postgres 
 	return p
 }
 
-// Database is one database on a private PostgreSQL server.
-type Database struct {
-	Server *lab.Postgres
-	Name   string
-}
-
-// Postgres makes an empty database for the test, on a server that all tests of the process share, and
-// drops it when the test ends. The server does not sync: kill one from PostgresServer instead.
-func Postgres(t testing.TB) Database {
-	t.Helper()
-	server, err := shared.get()
-	if err != nil {
-		t.Fatalf("starting PostgreSQL: %v", err)
-	}
-	d := Database{Server: server, Name: fmt.Sprintf("test_%d", shared.databases.Add(1))}
-	if err := server.CreateDatabase(t.Context(), d.Name); err != nil {
-		t.Fatalf("making a database: %v", err)
-	}
-	stopAtEnd(t, func(ctx context.Context) error { return server.DropDatabase(ctx, d.Name) })
-	return d
-}
-
-// URL returns the database's address for a role (lab.Owner, lab.App or lab.Superuser), with its password.
-func (d Database) URL(role lab.Role) string { return d.Server.SocketURL(role, d.Name) }
-
-// SQL runs statements in the database as the superuser and returns the rows as text.
-func (d Database) SQL(t testing.TB, statements string) string {
-	t.Helper()
-	out, err := d.Server.SQL(t.Context(), d.Name, statements)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
-// shared is the PostgreSQL server of the process. Its watchdog ends it with the process.
-var shared sharedPostgres
-
-type sharedPostgres struct {
-	mu        sync.Mutex
-	server    *lab.Postgres
-	databases atomic.Int64
-}
-
-func (s *sharedPostgres) get() (*lab.Postgres, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.server != nil {
-		return s.server, nil
-	}
-	// Not a test's context: the server outlives the test that happens to be the first.
-	p, err := lab.StartPostgres(context.Background(), lab.PostgresOptions{NoFsync: true})
-	s.server = p
-	return p, err
-}
-
 // Main runs a package's tests and fails them if they leave goroutines behind. Call it from TestMain and
 // give its result to os.Exit.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shim.remove()
-	shared.mu.Lock()
-	defer shared.mu.Unlock()
-	if shared.server != nil {
-		_ = shared.server.Stop(context.Background())
-	}
+	shared.stop()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)

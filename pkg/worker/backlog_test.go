@@ -11,6 +11,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -20,8 +21,8 @@ import (
 func TestASlowOrStoppedLedgerHoldsNobodyUpBeforeTheCeiling(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	db := testkit.Postgres(t)
-	s := newShopOn(t, testkit.Redis(t), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopOn(t, testkit.Redis(t), db)
 	link := limitOutbox(t, s, db, 20<<10)
 	s.load(t, "truffle", 100_000)
 	s.start(t, worker.Options{Keep: time.Millisecond})

@@ -18,8 +18,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -81,7 +81,7 @@ func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t)
-	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
+	s := newShopOn(t, testkit.Redis(t), stores.On(t, postgres, shards))
 	s.load(t, "truffle", 40)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/reconcile"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 var recoveryRounds = flag.Int("recovery-rounds", 0, "how often to time the recovery from each fault (0: once, without a table)")
@@ -38,34 +39,34 @@ type mishap struct {
 
 var mishaps = []mishap{
 	{"Redis killed and restarted", func(t testing.TB) (*shop, func() error, func() error) {
-		db := testkit.Postgres(t)
-		s := newShopOn(t, testkit.Redis(t), db.Server, db.Name)
+		db := stores.Database(t, shards)
+		s := newShopOn(t, testkit.Redis(t), db)
 		return s, s.redis.Kill, func() error { return s.redis.Start(t.Context()) }
 	}},
 	{"Sentinel primary killed", func(t testing.TB) (*shop, func() error, func() error) {
 		w := testkit.Watched(t, 1)
-		db := testkit.Postgres(t)
-		return newShopAt(t, w.Servers[0], w.URL(), db.Server, db.Name), w.Servers[0].Kill, nil
+		db := stores.Database(t, shards)
+		return newShopAt(t, w.Servers[0], w.URL(), db), w.Servers[0].Kill, nil
 	}},
 	{"Cluster primary killed", func(t testing.TB) (*shop, func() error, func() error) {
 		c := testkit.ReplicatedCluster(t, 3, 1)
-		db := testkit.Postgres(t)
-		s := newShopAt(t, c.Nodes[0], clusterURL(t, c), db.Server, db.Name)
+		db := stores.Database(t, shards)
+		s := newShopAt(t, c.Nodes[0], clusterURL(t, c), db)
 		return s, func() error { return s.nodeOf(t, c, "truffle").Kill() }, nil
 	}},
 	{"worker killed and restarted", func(t testing.TB) (*shop, func() error, func() error) {
-		db := testkit.Postgres(t)
-		s := newShopOn(t, testkit.Redis(t), db.Server, db.Name)
+		db := stores.Database(t, shards)
+		s := newShopOn(t, testkit.Redis(t), db)
 		return s, func() error { return endProcess(s.running) }, func() error { s.startProcess(t); return nil }
 	}},
 	{"PostgreSQL killed and restarted", func(t testing.TB) (*shop, func() error, func() error) {
 		postgres := testkit.PostgresServer(t)
-		s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
+		s := newShopOn(t, testkit.Redis(t), stores.On(t, postgres, shards))
 		return s, postgres.Kill, func() error { return postgres.Start(t.Context()) }
 	}},
 	{"Redis emptied (FLUSHALL)", func(t testing.TB) (*shop, func() error, func() error) {
-		db := testkit.Postgres(t)
-		s := newShopOn(t, testkit.Redis(t), db.Server, db.Name)
+		db := stores.Database(t, shards)
+		s := newShopOn(t, testkit.Redis(t), db)
 		return s, func() error { _, err := s.redis.Do(t.Context(), "FLUSHALL"); return err }, nil
 	}},
 }

@@ -14,11 +14,10 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/notify"
 	"github.com/dropctl/dropctl/pkg/sign"
-	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -139,8 +138,7 @@ func TestTheBuyersAppIsTold(t *testing.T) {
 	app := s.newReceiver(t, "lot_loaded lot_opened sold_out available_again lot_frozen")
 	till := s.newReceiver(t, "held confirmed expired")
 	s.start(t, worker.Options{})
-	def := drop.Definition{Lot: "truffle", Stock: 3, Status: drop.Paused}.WithDefaults()
-	s.loadAs(t, def)
+	stores.Load(t, s.stock, s.ledger, drop.Definition{Lot: "truffle", Stock: 3, Status: drop.Paused})
 	app.gets(t, "lot_loaded truffle")
 	s.change(t, "truffle", drop.Open)
 	app.gets(t, "lot_loaded truffle", "lot_opened truffle")
@@ -187,21 +185,6 @@ func (s *shop) mustHold(t testing.TB, user string, d time.Duration) drop.Reserva
 		t.Fatal(err)
 	}
 	return id
-}
-
-// loadAs is load of a lot with another definition.
-func (s *shop) loadAs(t testing.TB, def drop.Definition) {
-	t.Helper()
-	if _, err := s.ledger.CreateLot(t.Context(), def, "test"); err != nil {
-		t.Fatal(err)
-	}
-	issued, err := s.ledger.IssueEpoch(t.Context(), def.Lot, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // takes waits until a receiver has taken n notices, each once.
@@ -260,8 +243,8 @@ func TestAReceiverThatWasAwayMissesNothing(t *testing.T) {
 func TestNoticesOfAKilledWorkerAreSentAgain(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	db := testkit.Postgres(t)
-	s := newShopOn(t, testkit.Redis(t), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopOn(t, testkit.Redis(t), db)
 	r := s.newReceiver(t, "held")
 	r.set(func(r *receiver) { r.hang = make(chan struct{}) })
 	s.load(t, "lot", 10)

@@ -20,6 +20,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/payment"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -82,23 +83,18 @@ type shop struct {
 // newShop opens a shop on a Redis of its own and a database of the shared PostgreSQL.
 func newShop(t testing.TB) *shop {
 	t.Helper()
-	db := testkit.Postgres(t)
-	return newShopOn(t, testkit.Redis(t, lab.RedisOptions{Fsync: "always"}), db.Server, db.Name)
+	return newShopOn(t, testkit.Redis(t, lab.RedisOptions{Fsync: "always"}), stores.Database(t, shards))
 }
 
-func newShopOn(t testing.TB, redis *lab.Redis, postgres *lab.Postgres, database string) *shop {
+func newShopOn(t testing.TB, redis *lab.Redis, db testkit.Database) *shop {
 	t.Helper()
-	return newShopAt(t, redis, redis.SocketURL(), postgres, database)
+	return newShopAt(t, redis, redis.SocketURL(), db)
 }
 
 // newShopAt is a shop whose engine finds Redis at another address than that of the server it starts with.
-func newShopAt(t testing.TB, redis *lab.Redis, redisURL string, postgres *lab.Postgres, database string) *shop {
+func newShopAt(t testing.TB, redis *lab.Redis, redisURL string, db testkit.Database) *shop {
 	t.Helper()
-	s := &shop{redis: redis, postgres: postgres, redisURL: redisURL, databaseURL: postgres.SocketURL(lab.App, database)}
-	owner := ledger.Options{URL: postgres.SocketURL(lab.Owner, database)}
-	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
-		t.Fatal(err)
-	}
+	s := &shop{redis: redis, postgres: db.Server, redisURL: redisURL, databaseURL: db.URL(lab.App)}
 	if err := s.open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -171,17 +167,7 @@ func (s *shop) drain(t testing.TB, o worker.Options) (worker.Summary, error) {
 // load creates a lot in the ledger and loads it into Redis.
 func (s *shop) load(t testing.TB, id drop.LotID, units int64) {
 	t.Helper()
-	def := drop.Definition{Lot: id, Stock: units, MaxHold: 2 * time.Hour}.WithDefaults()
-	if _, err := s.ledger.CreateLot(t.Context(), def, "test"); err != nil {
-		t.Fatal(err)
-	}
-	issued, err := s.ledger.IssueEpoch(t.Context(), id, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
-		t.Fatal(err)
-	}
+	stores.Load(t, s.stock, s.ledger, drop.Definition{Lot: id, Stock: units, MaxHold: 2 * time.Hour})
 }
 
 func (s *shop) hold(ctx context.Context, lot drop.LotID, user string, d time.Duration) (drop.ReservationID, error) {

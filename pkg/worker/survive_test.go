@@ -18,6 +18,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -26,8 +27,8 @@ func newReplicatedShop(t testing.TB) (s *shop, replica *lab.Redis, failOver func
 	t.Helper()
 	primary, replicas := testkit.Replicated(t, 1)
 	address := testkit.Proxy(t, primary.Addr())
-	db := testkit.Postgres(t)
-	s = newShopAt(t, primary, address.URL(t, primary.URL()), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s = newShopAt(t, primary, address.URL(t, primary.URL()), db)
 	return s, replicas[0], func() {
 		t.Helper()
 		if err := primary.Kill(); err != nil {
@@ -313,8 +314,8 @@ func TestASplitBrainStopsSellingAndLeavesNothingTwice(t *testing.T) {
 
 func splitBrain(t *testing.T, w *testkit.WatchedRedis, lag time.Duration) {
 	primary := w.Servers[0]
-	db := testkit.Postgres(t)
-	s := newShopAt(t, primary, w.URL(), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopAt(t, primary, w.URL(), db)
 	s.load(t, "truffle", 100_000)
 	s.load(t, "bottle", 30)
 	s.start(t, worker.Options{})
@@ -400,8 +401,8 @@ func TestASentinelFailoverUnderLoad(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	w := testkit.Watched(t, 1)
-	db := testkit.Postgres(t)
-	s := newShopAt(t, w.Servers[0], w.URL(), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopAt(t, w.Servers[0], w.URL(), db)
 	s.load(t, "truffle", 100_000)
 	s.start(t, worker.Options{})
 	buyers := s.buyers(t, "truffle")
@@ -423,7 +424,7 @@ func TestBothStoresMayDieAtOnce(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t)
-	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
+	s := newShopOn(t, testkit.Redis(t), stores.On(t, postgres, shards))
 	s.load(t, "truffle", 100_000)
 	s.start(t, worker.Options{})
 	buyers := s.buyers(t, "truffle")
@@ -449,8 +450,8 @@ func TestAFullDiskOfRedisStopsTheSaleAndLosesNothing(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	r := testkit.Redis(t, lab.RedisOptions{DiskSize: 16 << 20})
-	db := testkit.Postgres(t)
-	s := newShopOn(t, r, db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopOn(t, r, db)
 	s.load(t, "truffle", 100_000)
 	s.start(t, worker.Options{})
 	buyers := s.buyers(t, "truffle")
@@ -488,7 +489,7 @@ func TestAFullDiskOfPostgreSQLHoldsNoSaleUp(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t, lab.PostgresOptions{WALDiskSize: 48 << 20})
-	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
+	s := newShopOn(t, testkit.Redis(t), stores.On(t, postgres, shards))
 	s.load(t, "truffle", 100_000)
 	s.start(t, worker.Options{})
 	buyers := s.buyers(t, "truffle")
@@ -569,8 +570,8 @@ func TestAClusterThatLosesAPrimaryGoesOn(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	c := testkit.ReplicatedCluster(t, 3, 1, lab.RedisOptions{Directives: []string{"cluster-require-full-coverage no"}})
-	db := testkit.Postgres(t)
-	s := newShopAt(t, c.Nodes[0], clusterURL(t, c), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopAt(t, c.Nodes[0], clusterURL(t, c), db)
 	lots := s.lotsByNode(t, c)
 	s.start(t, worker.Options{})
 	hit, other := s.buyers(t, lots[0][0]), s.buyers(t, lots[1][0])
@@ -601,8 +602,8 @@ func TestASlotThatMovesUnderLoadIsComparedAndSellsAgain(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	c := testkit.Cluster(t, 3)
-	db := testkit.Postgres(t)
-	s := newShopAt(t, c.Nodes[0], clusterURL(t, c), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopAt(t, c.Nodes[0], clusterURL(t, c), db)
 	lots := s.lotsByNode(t, c)
 	s.start(t, worker.Options{})
 	moved, other := s.buyers(t, lots[0][0]), s.buyers(t, lots[1][0])
@@ -661,8 +662,8 @@ func (s *shop) moveSlot(t testing.TB, c *lab.Cluster, lot drop.LotID, inTheMiddl
 func TestAClockThatStepsFreezesTheSaleUntilItIsRight(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
-	db := testkit.Postgres(t)
-	s := newShopOn(t, testkit.Redis(t, lab.RedisOptions{Under: testkit.Faulty(t)}), db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopOn(t, testkit.Redis(t, lab.RedisOptions{Under: testkit.Faulty(t)}), db)
 	s.load(t, "drop:quiet", 100)
 	s.load(t, "drop:truffle", 100_000)
 	s.start(t, worker.Options{})
@@ -700,8 +701,8 @@ func TestAPrimaryWhoseReplicaIsSilentStopsSelling(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	primary, replicas := testkit.Replicated(t, 1, lab.RedisOptions{Directives: []string{"min-replicas-to-write 1", "min-replicas-max-lag 2"}})
-	db := testkit.Postgres(t)
-	s := newShopOn(t, primary, db.Server, db.Name)
+	db := stores.Database(t, shards)
+	s := newShopOn(t, primary, db)
 	s.load(t, "truffle", 100_000)
 	s.start(t, worker.Options{})
 	buyers := s.buyers(t, "truffle")

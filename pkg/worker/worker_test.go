@@ -16,6 +16,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -265,7 +266,7 @@ func TestPostgreSQLMayRestartInTheMiddle(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t)
-	s := newShopOn(t, testkit.Redis(t), postgres, lab.Database)
+	s := newShopOn(t, testkit.Redis(t), stores.On(t, postgres, shards))
 	s.load(t, "truffle", 2000)
 	for from := 0; from < 1000; from += 50 {
 		s.sell(t, "truffle", from, 50)

@@ -18,6 +18,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/seed"
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 func TestMain(m *testing.M) { os.Exit(testkit.Main(m)) }
@@ -33,10 +34,7 @@ type shop struct {
 func openShop(t *testing.T) shop {
 	t.Helper()
 	ctx := t.Context()
-	s := shop{redis: testkit.Redis(t), db: testkit.Postgres(t)}
-	if _, err := ledger.MigrateUp(ctx, ledger.Options{URL: s.db.URL(lab.Owner)}, ledger.MigrateOptions{AppRole: string(lab.App), Shards: 4}); err != nil {
-		t.Fatal(err)
-	}
+	s := shop{redis: testkit.Redis(t), db: stores.Database(t, 4)}
 	var err error
 	if s.ledger, err = ledger.Open(ctx, ledger.Options{URL: s.db.URL(lab.App)}); err != nil {
 		t.Fatal(err)

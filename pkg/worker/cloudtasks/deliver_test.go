@@ -22,9 +22,9 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/ledger"
-	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 )
 
@@ -34,33 +34,27 @@ const shards = 4
 // real stores.
 type shop struct {
 	*wire.Shop
-	cfg      *config.Config
-	ledger   *ledger.Ledger
-	postgres *lab.Postgres
-	database string
-	url      string
+	cfg    *config.Config
+	ledger *ledger.Ledger
+	db     testkit.Database
+	url    string
 }
 
 // newShop starts the server of a shop on a PostgreSQL; nil: the one that tests share.
 func newShop(t testing.TB, s *service, own *lab.Postgres, change func(*config.Config)) *shop {
 	t.Helper()
-	sh := &shop{postgres: own, database: "tasks"}
+	sh := &shop{}
 	if own == nil {
-		db := testkit.Postgres(t)
-		sh.postgres, sh.database = db.Server, db.Name
-	} else if err := own.CreateDatabase(t.Context(), sh.database); err != nil {
-		t.Fatal(err)
-	}
-	owner := ledger.Options{URL: sh.postgres.SocketURL(lab.Owner, sh.database)}
-	if _, err := ledger.MigrateUp(t.Context(), owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
-		t.Fatal(err)
+		sh.db = stores.Database(t, shards)
+	} else {
+		sh.db = stores.On(t, own, shards)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	sh.url = "http://" + ln.Addr().String() + "/internal/outbox"
-	sh.cfg = &config.Config{RedisURL: config.NewURL(testkit.Redis(t).SocketURL()), DatabaseURL: config.NewURL(sh.postgres.SocketURL(lab.App, sh.database)), Timeout: 5 * time.Second,
+	sh.cfg = &config.Config{RedisURL: config.NewURL(testkit.Redis(t).SocketURL()), DatabaseURL: config.NewURL(sh.db.URL(lab.App)), Timeout: 5 * time.Second,
 		KeyRetention: 24 * time.Hour, OutboxMaxBytes: 64 << 20, Durability: "memory", Shards: shards, MaxEventsPerSecond: 1_000_000,
 		Transport: config.CloudTasks, TasksQueue: queueName, TasksEndpoint: s.url, TasksTarget: sh.url, TasksServiceAccount: account, TasksKeysURL: s.keys, TasksPerSecond: 500}
 	if change != nil {
@@ -124,17 +118,7 @@ func inBackground(t testing.TB, run func(context.Context) error) {
 // load makes a lot that sells.
 func (sh *shop) load(t testing.TB, lot drop.LotID, units int64) {
 	t.Helper()
-	def := drop.Definition{Lot: lot, Stock: units}.WithDefaults()
-	if _, err := sh.ledger.CreateLot(t.Context(), def, "test"); err != nil {
-		t.Fatal(err)
-	}
-	issued, err := sh.ledger.IssueEpoch(t.Context(), lot, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sh.Stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
-		t.Fatal(err)
-	}
+	stores.Load(t, sh.Stock, sh.ledger, drop.Definition{Lot: lot, Stock: units})
 }
 
 // sell lets n users hold one unit each of every lot, and confirms every second hold.
@@ -167,9 +151,9 @@ func (sh *shop) agrees(t testing.TB, n int, lots ...drop.LotID) {
 		return d == "", d
 	})
 	want := fmt.Sprintf("%d|%d", len(lots)*(1+n+(n+1)/2), len(lots)*((n+1)/2)) // a load, holds and confirmations; sales
-	got, err := sh.postgres.SQL(t.Context(), sh.database, `SELECT (SELECT count(*) FROM reservation_events) || '|' || (SELECT count(*) FROM order_ledger)`)
-	if err != nil || strings.TrimSpace(got) != want {
-		t.Errorf("events and sales: %s, want %s (%v)", got, want, err)
+	got := sh.db.SQL(t, `SELECT (SELECT count(*) FROM reservation_events) || '|' || (SELECT count(*) FROM order_ledger)`)
+	if strings.TrimSpace(got) != want {
+		t.Errorf("events and sales: %s, want %s", got, want)
 	}
 }
 
@@ -464,5 +448,5 @@ func BenchmarkThroughCloudTasks(b *testing.B) {
 	}
 	pace := testkit.Pace(b, int64(len(lots)*(1+users+users/2)), folded)
 	b.ResetTimer()
-	testkit.FastEnough(b, testkit.Database{Server: own, Name: sh.database}, pace)
+	testkit.FastEnough(b, sh.db, pace)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/testkit/broker"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 	"github.com/dropctl/dropctl/pkg/worker"
 	"github.com/dropctl/dropctl/pkg/worker/kafka"
 )
@@ -44,11 +45,8 @@ type shop struct {
 
 func newShop(t testing.TB) *shop {
 	t.Helper()
-	db := testkit.Postgres(t)
+	db := stores.Database(t, shards)
 	s := &shop{redis: testkit.Redis(t), broker: broker.Start(t), database: db.URL(lab.App), owner: ledger.Options{URL: db.URL(lab.Owner)}}
-	if _, err := ledger.MigrateUp(t.Context(), s.owner, ledger.MigrateOptions{AppRole: string(lab.App), Shards: shards}); err != nil {
-		t.Fatal(err)
-	}
 	var err error
 	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: s.database, Application: "kafka-test", MaxConns: 12}); err != nil {
 		t.Fatal(err)
@@ -119,17 +117,7 @@ func (w logWriter) Write(line []byte) (int, error) {
 
 func (s *shop) load(t testing.TB, id drop.LotID, units int64) {
 	t.Helper()
-	def := drop.Definition{Lot: id, Stock: units, MaxHold: 2 * time.Hour}.WithDefaults()
-	if _, err := s.ledger.CreateLot(t.Context(), def, "test"); err != nil {
-		t.Fatal(err)
-	}
-	issued, err := s.ledger.IssueEpoch(t.Context(), id, ledger.IssueRequest{OnlyUnseen: true, Actor: "test", Reason: "seed"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.stock.Load(t.Context(), stock.LoadRequest{Definition: def, Epoch: issued.Epoch, Closing: issued.Closing, Actor: "test", Reason: "seed"}); err != nil {
-		t.Fatal(err)
-	}
+	stores.Load(t, s.stock, s.ledger, drop.Definition{Lot: id, Stock: units, MaxHold: 2 * time.Hour})
 }
 
 // lots loads a lot into every shard.
