@@ -177,7 +177,8 @@ func (p *Postgres) tool(ctx context.Context, program string, args ...string) err
 		return fault.As(ctx.Err())
 	}
 	if err != nil {
-		return fault.Wrap(fault.Unavailable, err, "%s failed: %s", program, oneLine(out))
+		return fault.Wrap(fault.Unavailable, err, "%s failed: %s", program, oneLine(complaints(out))).
+			WithHint("see that %s has room for a private server, or set TMPDIR to a folder that has", filepath.Dir(p.home.dir))
 	}
 	return nil
 }
@@ -325,6 +326,23 @@ func sibling(folder, program string) (string, error) {
 	}
 	return "", fault.New(fault.MissingBinary, "PostgreSQL is in %s but its program %s is not installed", folder, program).
 		WithHint("install it: %s", postgresProduct.installCommand())
+}
+
+// complaints leaves of what a program has written the lines that say what is wrong; all of it, if none does.
+func complaints(text []byte) []byte {
+	var wrong []byte
+	for line := range bytes.Lines(text) {
+		for _, word := range []string{"FATAL", "PANIC", "ERROR", "error:"} {
+			if bytes.Contains(line, []byte(word)) {
+				wrong = append(wrong, line...)
+				break
+			}
+		}
+	}
+	if len(wrong) == 0 {
+		return text
+	}
+	return wrong
 }
 
 func oneLine(text []byte) string {
