@@ -131,4 +131,14 @@ func TestBenchHTTPMeasuresARunningServer(t *testing.T) {
 		t.Errorf("interrupted %v, %d accepted, audit %+v", r.Interrupted, r.Accepted.Count, r.Audit)
 	}
 	wantLots(5, 1)
+
+	// What a killed run left is told to the next.
+	if _, _, err := c.PutLot(t.Context(), "bench-00000-killed", client.LotBody{Stock: &ten}); err != nil {
+		t.Fatal(err)
+	}
+	wantLots(6, 2)
+	cmd, out, errs = benchHTTP(env, "--users", "2", "--duration", "200ms")
+	if exit := exitOf(t, cmd.Run()); exit != int(fault.ExitUsage) || out.Len() > 0 || !strings.Contains(errs.String(), "dropctl lot close bench-00000-killed") {
+		t.Errorf("beside a lot of a killed run: exit %d\n%s%s", exit, out, errs)
+	}
 }

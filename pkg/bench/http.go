@@ -115,17 +115,20 @@ func (h *HTTP) Release(ctx context.Context, id drop.ReservationID) error {
 // atOnce is how many lots are made, closed or looked at at a time.
 const atOnce = 16
 
-// Foreign counts the lots on the server that no run has made.
-func (h *HTTP) Foreign(ctx context.Context) (n int, err error) {
+// Others looks for lots on the server that are not this run's: how many no run has made, and which of other runs are on sale,
+// as those of one that was killed stay.
+func (h *HTTP) Others(ctx context.Context) (foreign int, selling []string, err error) {
 	for lot, err := range h.admin.AllLots(ctx) {
-		if err != nil {
-			return n, err
-		}
-		if !strings.HasPrefix(lot.Lot, "bench-") {
-			n++
+		switch {
+		case err != nil:
+			return foreign, selling, err
+		case !strings.HasPrefix(lot.Lot, "bench-"):
+			foreign++
+		case lot.Selling:
+			selling = append(selling, lot.Lot)
 		}
 	}
-	return n, nil
+	return foreign, selling, nil
 }
 
 // PutOnSale puts lots on sale, under names of this run's own. It takes a key with the scope admin.

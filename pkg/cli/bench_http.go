@@ -29,7 +29,8 @@ limits are those of bench engine.
 
 The server is that of --server; its API key (--api-key-file) needs the scopes admin, read, reserve
 and settle. It sells lots made for the purpose, named bench-…, which are closed at the end and
-stay: what was sold of them is recorded for good. So a server with other lots has to be confirmed
+stay: what was sold of them is recorded for good. (Those of a run that is killed are still on sale; the
+next one says so.) So a server with other lots has to be confirmed
 (--yes). Its rate limits hold, and what they refuse counts as an error. The stores behind it are
 seen through the server alone: every unit of these lots must be available, held or sold.
 
@@ -78,9 +79,12 @@ func (a *app) benchServer(ctx context.Context, f benchFlags) (r bench.Result, er
 	if target.Key.IsSet() && canBeOverheard(target.URL.Reveal()) {
 		a.note("warning: the API key travels to %s unencrypted; use https://", target.URL.Reveal())
 	}
-	others, err := h.Foreign(ctx)
+	others, selling, err := h.Others(ctx)
 	if err != nil {
 		return r, err
+	}
+	if len(selling) > 0 {
+		a.note("warning: %s on sale from another measurement; if it was killed, close them: dropctl lot close %s", lotsAre(len(selling)), strings.Join(selling[:min(len(selling), 10)], " "))
 	}
 	if others > 0 {
 		question := fmt.Sprintf("put load on %s, which has %d lot%s of its own? its customers will feel it", target.URL.Reveal(), others, plural(others))
