@@ -27,10 +27,12 @@ type liveView struct {
 	end      context.CancelFunc
 	looking  sync.WaitGroup
 
-	mu    sync.Mutex
-	seen  storesSeen
-	drawn int // lines on the terminal
-	next  time.Duration
+	mu   sync.Mutex
+	seen storesSeen
+
+	drawing sync.Mutex
+	drawn   int // lines on the terminal
+	next    time.Duration
 }
 
 // storesSeen is one look at the stores. What could not be seen stays as it was.
@@ -140,19 +142,20 @@ func (v *liveView) texts(p simulate.Progress) []string {
 	s := v.seen
 	v.mu.Unlock()
 	behind := fmt.Sprintf("outbox %d entries, %.1f s behind  lock waits %d", s.backlog.Entries, s.backlog.Age.Seconds(), s.lockWaits)
-	if v.scenario.Gateway != nil {
-		behind += fmt.Sprintf("  charges open %d, declined %d, refunds open %d", s.payments.Open, s.payments.Declined, s.payments.Returns)
-	}
 	if s.trouble != "" {
 		behind += "  stores: " + string(s.trouble)
 	}
-	return []string{
-		fmt.Sprintf("%5.1fs  users %d of %d, %d gone  requests %d  accepted %d  refused %d  units sold %d",
-			p.Elapsed.Seconds(), p.Users, v.scenario.Users(), p.Gone, p.Requests, p.Accepted, p.Refused, p.Sold),
+	lines := []string{ // each within 80 columns
+		fmt.Sprintf("%5.1fs  users %d of %d, %d gone", p.Elapsed.Seconds(), p.Users, v.scenario.Users(), p.Gone),
+		fmt.Sprintf("requests %d  accepted %d  refused %d  units sold %d", p.Requests, p.Accepted, p.Refused, p.Sold),
 		fmt.Sprintf("stock %d: available %d, held %d, sold %d", s.capacity, s.available, s.held, s.sold),
 		fmt.Sprintf("p99 accepted %.1f ms, refused %.1f ms", p.Accept.P99*1000, p.Refuse.P99*1000),
 		behind,
 	}
+	if v.scenario.Gateway != nil {
+		lines = append(lines, fmt.Sprintf("charges open %d, declined %d, refunds open %d", s.payments.Open, s.payments.Declined, s.payments.Returns))
+	}
+	return lines
 }
 
 // line prints a line now and then.
@@ -165,6 +168,8 @@ func (v *liveView) line(p simulate.Progress) {
 
 // redraw draws the view over the one before.
 func (v *liveView) redraw(p simulate.Progress) {
+	v.drawing.Lock()
+	defer v.drawing.Unlock()
 	v.wipe()
 	out := &strings.Builder{}
 	lines := v.texts(p)
@@ -175,7 +180,15 @@ func (v *liveView) redraw(p simulate.Progress) {
 	v.app.say("%s", out)
 }
 
-// wipe removes the view from the terminal.
+// note tells a person something above the view.
+func (v *liveView) note(format string, args ...any) {
+	v.drawing.Lock()
+	defer v.drawing.Unlock()
+	v.wipe()
+	v.app.note(format, args...)
+}
+
+// wipe removes the view from the terminal. Whoever else might draw is kept away by the caller.
 func (v *liveView) wipe() {
 	if v.drawn > 0 {
 		v.app.say("\x1b[%dA\x1b[J", v.drawn)

@@ -95,7 +95,7 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 	view := a.newLiveView(l, s, scenario)
 	o := simulate.Options{Progress: view.show(), Beside: with.beside}
 	if m != nil {
-		o.Beside = m.happen(a.note)
+		o.Beside = m.happen(view.note)
 	}
 	book, err := simulate.Run(ctx, s, scenario, o)
 	view.close()

@@ -76,9 +76,10 @@ func TestTheLiveViewIsRedrawnInItsPlace(t *testing.T) {
 	v.seen = storesSeen{capacity: 99, available: 50, held: 40, sold: 9, lockWaits: 7, trouble: fault.Unavailable}
 	v.redraw(simulate.Progress{Users: 123})
 	v.redraw(simulate.Progress{Users: 124, Accept: simulate.Latency{P99: 0.0125}})
+	v.note("now: kill redis at 2s")
 	v.wipe()
 	seen := out.String()
-	if strings.Count(seen, "\x1b[4A\x1b[J") != 2 || !strings.HasSuffix(seen, "\x1b[4A\x1b[J") {
+	if strings.Count(seen, "\x1b[5A\x1b[J") != 2 || !strings.HasSuffix(seen, "\x1b[5A\x1b[Jnow: kill redis at 2s\n") {
 		t.Errorf("it is not drawn over itself: %q", seen)
 	}
 	for _, want := range []string{"users 124 of 500", "stock 99: available 50, held 40, sold 9", "p99 accepted 12.5 ms"} {
@@ -86,7 +87,7 @@ func TestTheLiveViewIsRedrawnInItsPlace(t *testing.T) {
 			t.Errorf("it does not show %q: %q", want, seen)
 		}
 	}
-	for line := range strings.Lines(strings.ReplaceAll(seen, "\x1b[4A\x1b[J", "")) {
+	for line := range strings.Lines(strings.ReplaceAll(seen, "\x1b[5A\x1b[J", "")) {
 		if len(line) > 40 {
 			t.Errorf("a line is wider than the terminal: %q", line)
 		}

@@ -197,10 +197,13 @@ func after(t drop.Totals, e drop.Event) drop.Totals {
 
 // inWords tells an event.
 func inWords(e drop.Event) string {
-	who := fmt.Sprintf("%s of ~%d", e.User, e.Reservation.N)
+	who := fmt.Sprintf("~%d", e.Reservation.N)
+	if e.User != "" { // of a late payment it is not known any more
+		who = fmt.Sprintf("%s, %s", e.User, who)
+	}
 	switch e.Kind {
 	case drop.KindHeld:
-		text := fmt.Sprintf("held %d for %s until %s", e.Qty, who, clock(e.Deadline))
+		text := fmt.Sprintf("held %d for %s, until %s", e.Qty, who, clock(e.Deadline))
 		if e.From > 0 {
 			text += fmt.Sprintf(", taken anew for ~%d", e.From)
 		}
