@@ -239,6 +239,18 @@ func TestModelsAreDrawnWhateverTheirSpeed(t *testing.T) {
 	}
 }
 
+// Where nobody lost anything there is no scale of what was lost.
+func TestNothingLostNeedsNoScale(t *testing.T) {
+	r := Report{Models: []Model{{Model: "dropctl", PerSecond: 5, P99: new(bench.Span(time.Millisecond)), Leaked: new(int64(0))}}}
+	all := parse(t, r)
+	if number(all, "text", func(e element) bool { return e.text == "0 oversold, 0 leaked" }) != 1 {
+		t.Error("it is not said that nothing was lost")
+	}
+	if n := number(all, "text", func(e element) bool { return strings.HasPrefix(e.text, "0.00") }); n != 0 {
+		t.Errorf("%d ticks of less than a unit", n)
+	}
+}
+
 // TestDrawingOfLittleAndOfMuch: nothing measured, one answer, and more seconds than a screen has pixels.
 func TestDrawingOfLittleAndOfMuch(t *testing.T) {
 	nothing := bench.Result{Version: 1, Target: "engine", Loop: bench.ClosedLoop, Audit: bench.Audit{Verdict: bench.AuditNone}}

@@ -242,6 +242,9 @@ func (b bars) axis(models []Model) axis {
 			}
 		}
 	}
+	if len(l.points) == 0 { // where all is 0, there is nothing to read off
+		return axis{}
+	}
 	return decades([]line{l}, b.tick)
 }
 
