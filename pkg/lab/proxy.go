@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -149,8 +150,12 @@ func (p *Proxy) serve() {
 	defer p.wait.Done()
 	for {
 		client, err := p.listener.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // there are too many open files for a moment: with the proxy the whole rehearsal would end
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
 		p.mu.Lock()
 		upstream := p.upstream

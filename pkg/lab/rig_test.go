@@ -1,7 +1,12 @@
 package lab
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +113,77 @@ func TestAProgramThatEndsByItselfIsStartedAgain(t *testing.T) {
 	must(t, p.Stop(t.Context()))
 	if pid := p.PID(); pid != 0 {
 		t.Errorf("it runs as process %d after its end", pid)
+	}
+}
+
+// echo is a server that answers each line with the same line, behind a proxy. ask sends a line on a connection of its own
+// and returns how long the answer took.
+func echo(t *testing.T) (link *Proxy, ask func() (time.Duration, error)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	link, err = StartProxy(l.Addr().String())
+	must(t, err)
+	t.Cleanup(link.Stop)
+	return link, func() (time.Duration, error) {
+		conn, err := net.Dial("tcp", link.Addr())
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = conn.Close() }()
+		began := time.Now()
+		_ = conn.SetDeadline(began.Add(500 * time.Millisecond))
+		if _, err := conn.Write([]byte("hello\n")); err != nil {
+			return 0, err
+		}
+		_, err = bufio.NewReader(conn).ReadString('\n')
+		return time.Since(began), err
+	}
+}
+
+// A fault of the way to a server is felt while it lasts, and no more once it is over.
+func TestFaultsOnTheWayHappenAndEnd(t *testing.T) {
+	t.Parallel()
+	const late = 100 * time.Millisecond
+	for text, felt := range map[string]func(took time.Duration, err error) bool{
+		"drop 100% replies":        func(_ time.Duration, err error) bool { return errors.Is(err, io.EOF) },
+		"delay replies 100ms":      func(took time.Duration, _ error) bool { return took >= late },
+		"pause postgres 1h at 0s":  func(_ time.Duration, err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) },
+		"drop 50% replies for 24h": func(_ time.Duration, err error) bool { return errors.Is(err, io.EOF) },
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			link, ask := echo(t)
+			until := func(what string, want bool) {
+				for began := time.Now(); felt(ask()) != want; {
+					if time.Since(began) > 20*time.Second {
+						t.Fatal(what)
+					}
+				}
+			}
+			until("it is felt before", false)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			done := make(chan error, 1)
+			go func() { done <- (&Rig{RedisLink: link, PostgresLink: link}).Do(ctx, parsed(t, text)[0]) }()
+			until("it is not felt", true)
+			end()
+			must(t, <-done)
+			until("it does not end", false)
+		})
 	}
 }
 

@@ -20,7 +20,7 @@ type Ledger interface {
 
 // Audit holds the book against the ledger once it has caught up, and returns every broken promise: every
 // acknowledged confirmation is a sale, nobody was sold to who was not told so, nobody twice under one key,
-// and no lot sold more than it had. With a payment gateway, whose questions must all be settled, every unit sold is paid for
+// no lot sold more than it had, and nobody has more of one than its limit. With a payment gateway, whose questions must all be settled, every unit sold is paid for
 // once, and no other one; nil: there is none.
 func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, error) {
 	b.mu.Lock()
@@ -29,8 +29,12 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, 
 	sold := map[string]drop.Reservation{} // by attempt
 	for lot, def := range b.lots {
 		var units int64
+		has := map[string]int64{} // units, by user
 		err := ledger.LiveReservations(ctx, lot, func(page []drop.Reservation) error {
 			for _, r := range page {
+				if r.State == drop.Held || r.State == drop.Confirmed {
+					has[r.User] += r.Qty
+				}
 				if r.State != drop.Confirmed {
 					continue
 				}
@@ -47,6 +51,11 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, 
 		}
 		if units > def.Stock {
 			wrong = append(wrong, fmt.Sprintf("%s: %d units sold of %d", lot, units, def.Stock))
+		}
+		for user, n := range has {
+			if def.Limit > 0 && n > def.Limit {
+				wrong = append(wrong, fmt.Sprintf("%s: %s has %d units, the limit is %d", lot, user, n, def.Limit))
+			}
 		}
 	}
 	wrong = append(wrong, b.compare(sold, bank)...)

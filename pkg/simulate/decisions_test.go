@@ -161,15 +161,36 @@ func TestUsersInsistDoubleClickAndLosePatience(t *testing.T) {
 	})
 }
 
+// Users wait from their click on, and for one of the callers too: an engine that cannot keep up must not look quick.
+func TestLatencyCountsFromTheClick(t *testing.T) {
+	s, err := parse(little+"    arrive: {spike: 0s}\n    insist: 0\n    wants: {hat: 1}\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Crowds[0].Users = 3 * callers
+	synctest.Test(t, func(t *testing.T) {
+		book, err := Run(t.Context(), &refusing{answer: fault.New(fault.SoldOut, ""), takes: time.Second}, s, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// All click at once, and are answered in three turns and a bit.
+		if _, refuse := book.Latencies(); refuse.P50 < 1.9 || refuse.Max < 2.9 {
+			t.Errorf("%+v", refuse)
+		}
+	})
+}
+
 // refusing is an engine that refuses everything.
 type refusing struct {
 	answer error
+	takes  time.Duration // until it answers
 
 	mu   sync.Mutex
 	keys map[string]bool
 }
 
 func (r *refusing) Reserve(_ context.Context, q drop.ReserveRequest) (drop.Outcome, error) {
+	time.Sleep(r.takes)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.keys == nil {

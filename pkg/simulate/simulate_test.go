@@ -188,7 +188,7 @@ func TestARehearsalMeetsEveryAnswerAndKeepsEveryPromise(t *testing.T) {
 
 func TestTheAuditFindsBrokenPromises(t *testing.T) {
 	id := drop.ReservationID{Lot: "truffle", Attempt: drop.AttemptOf("truffle", "u", "k"), N: 3}
-	lots := []drop.Definition{{Lot: "truffle", Stock: 2}}
+	lots := []drop.Definition{{Lot: "truffle", Stock: 2, Limit: 2}}
 	request := drop.ReserveRequest{Lot: "truffle", User: "u", Key: "k", Qty: 1}
 	now := time.Now()
 	hold := drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Held, Qty: 1, Deadline: now.Add(time.Minute)}, Now: now}
@@ -209,6 +209,8 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 			[]drop.Reservation{{ID: id, State: drop.Confirmed, Qty: 2}}, "with 2"},
 		"more than there is": {func(b *Book) { b.settled(confirm, sold, nil) },
 			[]drop.Reservation{sold.Reservation, {ID: drop.ReservationID{Lot: "truffle", Attempt: "x", N: 9}, State: drop.Confirmed, Qty: 2}}, "3 units sold of 2"},
+		"more than the limit": {func(*Book) {},
+			[]drop.Reservation{{ID: drop.ReservationID{Lot: "truffle", Attempt: "x", N: 9}, User: "eve", State: drop.Held, Qty: 3}}, "eve has 3 units, the limit is 2"},
 		"sold twice": {func(b *Book) { b.settled(confirm, sold, nil) },
 			[]drop.Reservation{sold.Reservation, {ID: drop.ReservationID{Lot: "truffle", Attempt: id.Attempt, N: 9}, State: drop.Confirmed, Qty: 1}}, "sold twice under one key"},
 		"granted twice": {func(b *Book) { b.reserved(request, hold, nil, time.Millisecond) }, nil, "granted twice"},
