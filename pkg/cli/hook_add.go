@@ -12,11 +12,16 @@ import (
 	"github.com/dropctl/dropctl/pkg/notify"
 )
 
+// hookFlags are what the command line says of a hook.
+type hookFlags struct {
+	lot, group, secret string
+	kinds              []string
+	allowPrivate       bool
+	dryRun             bool
+}
+
 func newHookAdd(a *app) *cobra.Command {
-	var lot, secret string
-	var kinds []string
-	var h drop.Hook
-	var dryRun bool
+	var f hookFlags
 	cmd := &cobra.Command{
 		Use:   "add URL",
 		Short: "Tell a receiver from now on, and show its secret once",
@@ -34,42 +39,48 @@ unless --allow-private says that the receiver is within your own network; http w
   dropctl hook add https://app.example/hooks --group autumn --kinds lot_loaded,lot_opened --secret file:/etc/dropctl/hook.secret
   dropctl hook add http://10.0.0.7:9000/ --lot truffle-99 --allow-private`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if err := notEmpty(cmd, "lot", "group", "kinds", "secret"); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			h, key, err := a.typedHook(cmd, args[0], f)
+			if err != nil {
 				return err
 			}
-			h.URL, h.Lot, h.CreatedBy = args[0], drop.LotID(lot), a.cfg.Actor
-			if h.Kinds, err = drop.ParseNoticeKinds(kinds); err != nil {
-				return err
-			}
-			if err := checkHook(h); err != nil {
-				return err
-			}
-			key := drop.NewHookSecret()
-			if secret != "" {
-				given, err := config.ReadReference("secret", secret, a.getenv)
-				if err != nil {
-					return err
-				}
-				key = given.Reveal()
-			}
-			if err := drop.CheckHookSecret(key); err != nil {
-				return err
-			}
-			return a.addHook(cmd.Context(), h, key, secret == "", dryRun)
+			return a.addHook(cmd.Context(), h, key, f.secret == "", f.dryRun)
 		},
 	}
-	cmd.Flags().StringVar(&lot, "lot", "", "only this lot")
+	cmd.Flags().StringVar(&f.lot, "lot", "", "only this lot")
 	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.lotIDs))
-	a.groupFlag(cmd, &h.Group)
-	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "what to tell, separated by commas (default: everything)")
+	a.groupFlag(cmd, &f.group)
+	cmd.Flags().StringSliceVar(&f.kinds, "kinds", nil, "what to tell, separated by commas (default: everything)")
 	_ = cmd.RegisterFlagCompletionFunc("kinds", completeList(kindWords()...))
-	cmd.Flags().BoolVar(&h.AllowPrivate, "allow-private", false, "the receiver is within a private network; http is fine")
-	cmd.Flags().StringVar(&secret, "secret", "", "where the secret is: env:NAME or file:/path (default: one is made)")
+	cmd.Flags().BoolVar(&f.allowPrivate, "allow-private", false, "the receiver is within a private network; http is fine")
+	cmd.Flags().StringVar(&f.secret, "secret", "", "where the secret is: env:NAME or file:/path (default: one is made)")
 	completeNothing(cmd, "secret")
-	dryRunFlag(cmd, &dryRun)
+	dryRunFlag(cmd, &f.dryRun)
 	a.settings(cmd, cmd.Flags(), config.Database)
 	return cmd
+}
+
+// typedHook reads what was typed, and its secret; it asks nobody.
+func (a *app) typedHook(cmd *cobra.Command, url string, f hookFlags) (h drop.Hook, key string, err error) {
+	if err := notEmpty(cmd, "lot", "group", "kinds", "secret"); err != nil {
+		return h, "", err
+	}
+	h = drop.Hook{URL: url, Lot: drop.LotID(f.lot), Group: f.group, AllowPrivate: f.allowPrivate, CreatedBy: a.cfg.Actor}
+	if h.Kinds, err = drop.ParseNoticeKinds(f.kinds); err != nil {
+		return h, "", err
+	}
+	if err := checkHook(h); err != nil {
+		return h, "", err
+	}
+	key = drop.NewHookSecret()
+	if f.secret != "" {
+		given, err := config.ReadReference("secret", f.secret, a.getenv)
+		if err != nil {
+			return h, "", err
+		}
+		key = given.Reveal()
+	}
+	return h, key, drop.CheckHookSecret(key)
 }
 
 // notEmpty refuses flags that are there and say nothing: a variable of a script that is not set must not mean everything.

@@ -47,8 +47,9 @@ reservation it got before.
 
 A lot sells nothing while it is rebuilt. One that Redis is still ahead of after --timeout is left
 alone: what only Redis knows would be lost. With --transport kafka the same goes for what the topic
-still holds and a worker has not applied; a dry run does not ask for it. Shards that were shut, as after a restart, are opened if
-all of their lots are equal then. It may be broken off and run again at any time.`,
+still holds and a worker has not applied; a dry run does not ask for it. Shards that were shut, as
+after a restart, are opened if all of their lots are equal then. It may be broken off and run again
+at any time.`,
 		Example: `  dropctl restore truffle-99
   dropctl restore --all --dry-run --exit-code
   dropctl restore --all --yes --reason "redis was lost"`,

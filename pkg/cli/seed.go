@@ -25,7 +25,7 @@ type seedFlags struct {
 }
 
 func newSeed(a *app) *cobra.Command {
-	f := seedFlags{fields: map[string]*string{}}
+	var f seedFlags
 	cmd := &cobra.Command{
 		Use:   "seed [LOT --stock N | -f FILE]",
 		Short: "Create lots, or change them, from flags or a file",
@@ -65,13 +65,7 @@ takes dropctl restore.`,
 	cmd.Flags().StringVar(&f.format, "format", "", "the file's format: csv, json, yaml (default: by its name)")
 	cmd.Flags().StringSliceVar(&f.pairs, "map", nil, "columns of a foreign file, as field=column")
 	cmd.Flags().Lookup("map").DefValue = ""
-	for _, field := range [][2]string{
-		{"stock", "units to sell in all"}, {"limit", "units a user may take, 0 for no limit"}, {"hold", "how long a hold lasts (default 5m)"},
-		{"max-hold", "how long a hold can be extended to (default 30m)"}, {"opens", "when the sale opens"}, {"closes", "when the sale closes"},
-		{"late", "confirm after the deadline: refuse or reclaim (default refuse)"}, {"status", "open, paused or closed (default open)"}, {"name", "for people"},
-	} {
-		f.fields[field[0]] = cmd.Flags().String(field[0], "", field[1])
-	}
+	f.lotFlags(cmd)
 	dryRunFlag(cmd, &f.o.DryRun)
 	cmd.Flags().BoolVar(&f.o.ExitCode, "exit-code", false, "with --dry-run: exit 6 if something would change")
 	cmd.Flags().BoolVar(&f.o.Overwrite, "overwrite-adjustments", false, "set the stock even if somebody adjusted it since the last seed")
@@ -80,6 +74,18 @@ takes dropctl restore.`,
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 	}
 	return cmd
+}
+
+// lotFlags are the fields of a lot that is typed. They are texts: what a file may say of a field, its flag may say, too.
+func (f *seedFlags) lotFlags(cmd *cobra.Command) {
+	f.fields = map[string]*string{}
+	for _, field := range [][2]string{
+		{"stock", "units to sell in all"}, {"limit", "units a user may take, 0 for no limit"}, {"hold", "how long a hold lasts (default 5m)"},
+		{"max-hold", "how long a hold can be extended to (default 30m)"}, {"opens", "when the sale opens"}, {"closes", "when the sale closes"},
+		{"late", "confirm after the deadline: refuse or reclaim (default refuse)"}, {"status", "open, paused or closed (default open)"}, {"name", "for people"},
+	} {
+		f.fields[field[0]] = cmd.Flags().String(field[0], "", field[1])
+	}
 }
 
 // seedRows reads the lots, and dials nothing.

@@ -44,12 +44,13 @@ func newSimulate(a *app) *cobra.Command {
 		Short: "Rehearse a drop with people in it, then audit it",
 		Long: `Play a drop as a scenario describes it: which lots are on sale, and who comes to buy. People arrive
 in a spike, up a ramp or when they once really came; they want several lots, click twice, reload,
-hesitate, lose patience, pay slowly, too late or not at all, give back and want refunds; bots ignore
-limits. If the scenario has a gateway, dropctl charges for what is confirmed through one that answers
-late, declines, is undecided or stays silent, and the money is audited, too. It runs on a private Redis and a private PostgreSQL: nothing of this machine's own servers
-is touched, and nothing is left behind. With --rehearse it runs on the servers of the settings, in a
-space of its own: keys and a schema that the shop does not see, and that are removed at the end. The
-shop's customers feel the load, so where there are lots it asks first.
+hesitate, lose patience, pay slowly, too late or not at all, give back and want refunds; bots
+ignore limits. If the scenario has a gateway, dropctl charges for what is confirmed through one
+that answers late, declines, is undecided or stays silent, and the money is audited, too. It runs
+on a private Redis and a private PostgreSQL: nothing of this machine's own servers is touched, and
+nothing is left behind. With --rehearse it runs on the servers of the settings, in a space of its
+own: keys and a schema that the shop does not see, and that are removed at the end. The shop's
+customers feel the load, so where there are lots it asks first.
 
 With --fault, which can be repeated, something goes wrong in the middle of it: a private server is
 killed (and started again after a moment, as by a supervisor), restarted, paused or emptied, or its

@@ -64,7 +64,11 @@ func mistakes(expr string, contract []telemetry.Metric) (list []string) {
 				continue
 			}
 			used = append(used, m)
-			rated := slices.Contains([]string{"rate", "increase"}, at(i-2)) && strings.HasPrefix(at(i+1), "[")
+			after := i + 1
+			if at(after) == "{" { // its labels stand before the range
+				after += slices.Index(tokens[after:], "}") + 1
+			}
+			rated := slices.Contains([]string{"rate", "increase"}, at(i-2)) && strings.HasPrefix(at(after), "[")
 			if counts := m.Type == "counter" || part != ""; counts != rated {
 				list = append(list, word+" is a "+m.Type+" and used as another thing")
 			}
@@ -100,6 +104,7 @@ func TestTheExpressionCheckBites(t *testing.T) {
 	for _, bad := range []string{
 		"dropctl_no_such > 0", "max(dropctl_outbox_byte)", "max by (lot) (dropctl_outbox_bytes)", `dropctl_dead_letters{kode="x"} > 0`, "foo(dropctl_outbox_bytes)",
 		"rate(dropctl_outbox_bytes[5m])", "dropctl_worker_entries_total > 0", "dropctl_api_confirm_wait_seconds > 1", "rate(dropctl_worker_entries_total)", "1 > 0",
+		`rate(dropctl_worker_relayed_entries_total{step="sent"})`, `max(dropctl_worker_relayed_entries_total{step="sent"}[5m])`,
 	} {
 		if len(mistakes(bad, contract)) == 0 {
 			t.Errorf("%s passed", bad)
@@ -107,6 +112,7 @@ func TestTheExpressionCheckBites(t *testing.T) {
 	}
 	for _, good := range []string{
 		`max by (code) (dropctl_dead_letters{code=~"fork|ghost", instance!="x"}) > 0.5`, "time() - max(dropctl_reconcile_last_timestamp_seconds) > 3600",
+		`sum by (transport) (increase(dropctl_worker_relayed_entries_total{step="sent"}[5m])) > 0`,
 		"histogram_quantile(0.99, sum by (le, route) (rate(dropctl_api_request_duration_seconds_bucket[$__rate_interval])))",
 	} {
 		if list := mistakes(good, contract); len(list) > 0 {
