@@ -13,13 +13,19 @@
 -- must write before it has read everything.
 --
 -- A lot is one hash, so that a hold costs one read and one write. Its numbers are packed, which costs a tenth of parsing
--- text: LIVE, TOTALS and RULE below are the formats.
+-- text: LIVE, TOTALS and RULE below are the formats. Those of `live`, which every call writes, are doubles: whole numbers up to
+-- 2^53, packed without a look at each byte.
 --   live: available held seq mark due                            due: the earliest due time known, 0 for none
 --   totals: sold capacity                                         name: plain text
 --   rule: epoch limit hold max_hold opens closes status late      opens, closes: 0 for none
 --   was, frozen: plain text, of a lot whose status is `frozen`: the status it had, and why it is frozen
--- In the same hash are the reservations' records, by attempt, as text separated by tabs (no text may contain a control
--- character):
+-- In the same hash are users and reservations. An attempt begins with its user's mark, MARK characters that all attempts of the
+-- user have in common. Under the mark is what counts for the user, who is nearly always one of these:
+--   one who bought nothing and has a hold: its record, as below, with the rest of its attempt behind the first letter
+--   any other: held, bought, attempt of the live hold or '', user
+-- A hold that is new is in no other field then, so that it costs one; once anything happens to it, or to its user, it has a
+-- record like all the rest.
+-- Those are by attempt, as text separated by tabs (no text may contain a control character):
 --   h user asked qty n deadline created [last]          a hold; last is missing while it equals n
 --   b user asked qty index batch                        a hold of a batch: n, deadline and created follow from "#batch"
 --   c user asked qty n last rest refunded from ref late confirmed
@@ -31,16 +37,15 @@
 -- record is written in full from then on.
 --   "#" and a batch: base deadline created skipped      n of index i is base + i, less the skipped indices before i;
 --                                                       it goes with the due entry of its holds, when none is left
---   "@" and a user: held, bought, attempt of the live hold; of one who holds one unit and bought nothing, that attempt alone
 --
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 -- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
--- there are many: then one entry files all of a lot. An element has those of a call, packed with MessagePack: a time in ms, then lot
--- and attempt of each hold that is due then, another time and so on. Whoever looks for due holds files them first, or looks there too.
-local LIVE, TOTALS, RULE = '>i6i6i6i6i6', '>i6i6', '>i6i6i6i6i6i6ss'
-local LIVE_SIZE = 30 -- bytes
+-- there are many: then one entry files all of a lot. An element has those of a call: a line with the time in ms when the first is due,
+-- then for each a line that begins with lot and attempt (tabs between). Whoever looks for due holds files them first, or looks there too.
+local LIVE, TOTALS, RULE = '<ddddd', '>i6i6', '>i6i6i6i6i6i6ss'
+local LIVE_SIZE = 40 -- bytes
 local FILLER = '........................................'
-local ATTEMPT = 26
+local ATTEMPT, MARK = 26, 16
 local FIRST_LOT = 7 -- in KEYS
 local MOST_UNFILED = 640 -- holds, about: more are filed by the call that brings them
 
@@ -58,9 +63,8 @@ local proven -- see prove
 local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
-local unfiled, unfiledn = {}, 0 -- values of this call's element of `unfiled`
+local unfiled, unfiledn = '', 0 -- this call's element of `unfiled`, of how many holds
 local unfiled_seen -- the attempts of each lot in `unfiled`, once a call that only looks has read it
-local unfiled_at -- when the newest of these holds is due
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
 -- begin: makes ready for a call. Whatever the last one left, also one that ended in an error, is gone.
@@ -74,7 +78,7 @@ local function begin(keys, argv)
   clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
   now, now_s = clock_ms, fmt('%d', clock_ms)
   retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
-  evn, emitting, duen, firstn, unfiledn, unfiled_at, unfiled_seen = 0, nil, 0, 0, 0, nil, nil
+  evn, emitting, duen, firstn, unfiledn, unfiled_seen = 0, nil, 0, 0, 0, nil
 end
 
 -- door: why this shard takes no call, or nil.
@@ -200,17 +204,42 @@ local function next_seq(L)
   return fmt('%d', L.seq)
 end
 
--- parse_user: the counters of a user; zeroes for one who has nothing (or a damaged record: reconcile finds those).
-local function parse_user(text)
-  if text and #text == ATTEMPT then return { held = 1, bought = 0, live = text } end
-  local held, bought, live = match(text or '', '^(%d+)\t(%d+)\t(.*)$')
-  return { held = tonumber(held or 0), bought = tonumber(bought or 0), live = live or '' }
+local function mark_of(attempt) return sub(attempt, 1, MARK) end
+
+-- parse_user: what counts for a user, by what is under the mark; zeroes for one who has nothing (or a damaged record: reconcile
+-- finds those). Its `record` is that of the live hold where that is in no field of its own.
+local function parse_user(text, mark)
+  local letter, rest, record = match(text or '', '^([hb])([a-z2-7]+)(\t.*)$')
+  if letter and #rest == ATTEMPT - MARK then
+    local user, qty = match(record, '^\t([^\t]*)\t[^\t]*\t(%d+)\t')
+    if user then return { held = tonumber(qty), bought = 0, live = mark .. rest, user = user, record = letter .. record } end
+  end
+  local held, bought, live, user = match(text or '', '^(%d+)\t(%d+)\t([^\t]*)\t(.*)$')
+  return { held = tonumber(held or 0), bought = tonumber(bought or 0), live = live or '', user = user }
 end
 
+-- record_of: the record of an attempt, stored in its own field or with its user; nil without one.
+local function record_of(stored, u, attempt)
+  return stored or u.live == attempt and u.record or nil
+end
+
+-- only_hold: what is under the mark of a user who has nothing but this hold, whose record is `h` and this.
+local function only_hold(attempt, record) return 'h' .. sub(attempt, MARK + 1) .. record end
+
 -- user_text: a user's counters as stored.
-local function user_text(u)
-  if u.held == 1 and u.bought == 0 and #u.live == ATTEMPT then return u.live end
-  return fmt('%d\t%d\t%s', u.held, u.bought, u.live)
+local function user_text(u) return fmt('%d\t%d\t%s\t%s', u.held, u.bought, u.live, u.user) end
+
+-- read_attempts: what the lot has of attempts: their records and what counts for their users.
+local function read_attempts(L, attempts)
+  local n, names = #attempts, {}
+  for i, attempt in ipairs(attempts) do names[i], names[n + i] = attempt, mark_of(attempt) end
+  local found = call('HMGET', KEYS[L.k], unpack(names, 1, 2 * n))
+  local records, users = {}, {}
+  for i, attempt in ipairs(attempts) do
+    users[i] = parse_user(found[n + i], names[n + i])
+    records[i] = record_of(found[i], users[i], attempt) or false
+  end
+  return records, users
 end
 
 local function put_record(L, attempt, record)
@@ -219,13 +248,21 @@ local function put_record(L, attempt, record)
   L.res, res[n + 1], res[n + 2] = res, attempt, record
 end
 
--- put_user: stores a user's counters with the call; one who has nothing needs no record.
-local function put_user(L, user, u)
+-- unfold: gives the hold that is stored with its user a field of its own, unless it is this attempt, whose record is about to be
+-- written: what counts for the user changes.
+local function unfold(L, u, attempt)
+  if u.record and u.live ~= attempt then put_record(L, u.live, u.record) end
+  u.record = nil
+end
+
+-- put_user: stores what counts for a user with the call; one who has nothing needs no field.
+local function put_user(L, mark, u)
+  if u.record then return end -- as it is stored
   if u.held == 0 and u.bought == 0 then
     L.leave = L.leave or {}
-    L.leave[#L.leave + 1] = '@' .. user
+    L.leave[#L.leave + 1] = mark
   else
-    put_record(L, '@' .. user, user_text(u))
+    put_record(L, mark, user_text(u))
   end
 end
 
@@ -249,22 +286,16 @@ end
 local function read_unfiled()
   local lots, attempts, at = {}, {}, {}
   for _, element in ipairs(call('LRANGE', KEYS[6], 0, -1)) do
-    local values = { pcall(cmsgpack.unpack, element) }
-    local time, i = nil, 2
-    while values[i] do
-      local id, attempt = values[i], values[i + 1]
-      if type(id) == 'number' then
-        time, i = id, i + 1
-      elseif time and type(id) == 'string' and type(attempt) == 'string' and #attempt == ATTEMPT then
+    local time = tonumber(match(element, '^(%d+)\n') or '')
+    for id, attempt in string.gmatch(time and #element < 1e6 and element or '', '\n([^\t\n]+)\t([a-z2-7]+)[^\n]*') do
+      if #attempt == ATTEMPT then
         local of = attempts[id]
         if not of then
           of = {}
           lots[#lots + 1], attempts[id], at[id] = id, of, time
         end
-        of[#of + 1], i = attempt, i + 2
+        of[#of + 1] = attempt
         if time < at[id] then at[id] = time end
-      else
-        break
       end
     end
   end
@@ -288,8 +319,7 @@ end
 local function keep_unfiled()
   if unfiledn == 0 then return end
   call('ZCARD', KEYS[4])
-  local elements = call('RPUSH', KEYS[6], cmsgpack.pack(unpack(unfiled, 1, unfiledn)))
-  if elements * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
+  if call('RPUSH', KEYS[6], unfiled) * unfiledn >= MOST_UNFILED then file_unfiled() end
 end
 
 -- look_first: when the lot must be looked at first, where its stored entries begin at `due` (0: none) and the call's own
@@ -384,10 +414,11 @@ local function parse_hold(record)
   if user then return user, asked, tonumber(qty), n, tonumber(deadline) end
 end
 
--- expire: the counters, the event and the tombstone of one hold whose deadline has passed.
+-- expire: the counters, the event and the tombstone of one hold whose deadline has passed. u is what counts for its user.
 -- The caller stores the tombstone, the user and a due entry for the end of its retention.
 local function expire(L, attempt, user, asked, qty, n, u)
   local seq = next_seq(L)
+  unfold(L, u, attempt)
   L.available, L.held = L.available + qty, L.held - qty
   u.held = math.max(0, u.held - qty)
   if u.live == attempt then u.live = '' end
@@ -427,30 +458,29 @@ local function take_back_entry(L, member, budget)
     call('ZREM', KEYS[4], member)
     return 1, 0
   end
-  local records = call('HMGET', KEYS[L.k], unpack(attempts))
-  local holds, users, seen = {}, {}, {}
+  local records, users = read_attempts(L, attempts)
+  local holds, seen = {}, {}
   for i, attempt in ipairs(attempts) do
     records[i] = explicit(L, records[i])
     local user, asked, qty, n, deadline = parse_hold(records[i])
     if user and deadline <= now and not seen[attempt] then -- a damaged entry may name one twice
       seen[attempt] = true
-      holds[#holds + 1] = { attempt, user, asked, qty, n }
-      users[#users + 1] = '@' .. user
+      holds[#holds + 1] = { attempt, user, asked, qty, n, users[i] }
     end
   end
-  local texts = #users > 0 and call('HMGET', KEYS[L.k], unpack(users)) or {}
   call('ZREM', KEYS[4], member)
   local needed = #all > #attempts * ATTEMPT
   if needed then call('ZADD', KEYS[4], '0', concat({ L.id, at, batch, sub(all, #attempts * ATTEMPT + 1) }, '\t')) end
   local tombs, gone, forget = {}, {}, {}
   for i, h in ipairs(holds) do
-    local u = parse_user(texts[i])
+    local u = h[6]
+    u.user = u.user or h[2]
     tombs[#tombs + 1] = h[1]
     tombs[#tombs + 1] = expire(L, h[1], h[2], h[3], h[4], h[5], u)
     if u.held == 0 and u.bought == 0 then
-      call('HDEL', KEYS[L.k], users[i])
+      call('HDEL', KEYS[L.k], mark_of(h[1]))
     else
-      call('HSET', KEYS[L.k], users[i], user_text(u))
+      call('HSET', KEYS[L.k], mark_of(h[1]), user_text(u))
     end
     gone[i] = h[1]
   end
@@ -511,7 +541,7 @@ local function due_units(L, budget)
     local attempts = attempts_of(match(member, '([^\t]*)$'), budget)
     budget = budget - #attempts
     if #attempts == 0 then return units end
-    for i, record in ipairs(call('HMGET', KEYS[L.k], unpack(attempts))) do
+    for i, record in ipairs(read_attempts(L, attempts)) do
       local user, _, qty, _, deadline = parse_hold(explicit(L, record))
       if user and deadline <= now and not seen[attempts[i]] then units = units + qty end
       seen[attempts[i]] = true

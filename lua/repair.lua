@@ -6,7 +6,7 @@
 -- ARGV  4 lot id; where the evidence was seen: 5 run id of the server, 6 epoch, 7 seq; 8 ms from now, later than which
 --       nothing can be due; then the fixes:
 --       due attempt last            the hold has no due entry at or before its deadline; last is the seq of its last change
---       user user seen n, then n times: attempt last
+--       user mark user seen n, then n times: attempt last
 --                                   the counters, seen as "held bought attempt" or 'damaged', are not what these records,
 --                                   all live ones of the user, add up to
 --       stray member                a due entry that is damaged or comes too late for anything
@@ -30,21 +30,25 @@ end
 
 -- fix_due: files the hold for its deadline. Its record no longer leans on its batch then, which goes with the batch's own entry.
 local function fix_due(attempt, last)
-  local stored = call('HGET', KEYS[L.k], attempt)
-  local record = explicit(L, stored)
+  local records, users = read_attempts(L, { attempt })
+  local record, u = explicit(L, records[1]), users[1]
   local user, _, at, deadline = live_record(record)
   if not user or not deadline or at ~= last then return 'conflict' end
   if call('ZSCORE', KEYS[4], fmt('%s\t%013d\t\t%s', L.id, deadline, attempt)) then return 'same' end
-  if record ~= stored then put_record(L, attempt, record) end
+  if record ~= records[1] and u.record then
+    put_record(L, mark_of(attempt), only_hold(attempt, sub(record, 2)))
+  elseif record ~= records[1] then
+    put_record(L, attempt, record)
+  end
   file_again(L, deadline, attempt)
   return 'done'
 end
 
 -- add_up: what the records add up to whose attempts and last seqs are ARGV[from] to ARGV[to]; nil if one has changed.
 local function add_up(user, from, to)
-  local u = { held = 0, bought = 0, live = '' }
+  local u = { held = 0, bought = 0, live = '', user = user }
   for i = from, to, 2 do
-    local whose, qty, last, deadline = live_record(explicit(L, call('HGET', KEYS[L.k], ARGV[i])))
+    local whose, qty, last, deadline = live_record(explicit(L, read_attempts(L, { ARGV[i] })[1]))
     if whose ~= user or last ~= ARGV[i + 1] then return nil end
     if deadline then
       u.held, u.live = u.held + qty, ARGV[i]
@@ -58,21 +62,22 @@ end
 local function counters(u) return fmt('%d\t%d\t%s', u.held, u.bought, u.live) end
 
 -- seen_as: a user's counters as who asks for the fix saw them.
-local function seen_as(stored)
-  if stored and #stored == ATTEMPT and not string.find(stored, '\t', 1, true) then return counters(parse_user(stored)) end
-  local held, bought = match(stored or '0\t0\t', '^(%d+)\t(%d+)\t')
-  if not held or #held > 15 or #bought > 15 then return 'damaged' end
-  return counters(parse_user(stored))
+local function seen_as(stored, u)
+  local held, bought = match(stored or '0\t0\t\t', '^(%d+)\t(%d+)\t[^\t]*\t')
+  if not u.record and (not held or #held > 15 or #bought > 15) then return 'damaged' end
+  return counters(u)
 end
 
-local function fix_user(user, seen, from, to)
+local function fix_user(mark, user, seen, from, to)
   local u = add_up(user, from, to)
   if not u then return 'conflict' end
-  local stored = call('HGET', KEYS[L.k], '@' .. user)
-  local found = seen_as(stored)
-  if found == counters(u) then return 'same' end
+  local stored = call('HGET', KEYS[L.k], mark)
+  local was = parse_user(stored, mark)
+  local found = seen_as(stored, was)
+  if found == counters(u) and (was.user or user) == user then return 'same' end
   if found ~= seen then return 'conflict' end
-  put_user(L, user, u)
+  unfold(L, was)
+  put_user(L, mark, u)
   return 'done'
 end
 
@@ -111,9 +116,9 @@ local function one(i)
   if what == 'stray' and ARGV[i + 1] then return i + 2, fix_stray(ARGV[i + 1]) end
   if what == 'batch' and ARGV[i + 1] then return i + 2, fix_batch(ARGV[i + 1]) end
   if what == 'next' then return i + 1, fix_next() end
-  local n = what == 'user' and tonumber(ARGV[i + 3])
-  local stop = n and i + 4 + 2 * n
-  if stop and n % 1 == 0 and n >= 0 and (n == 0 or ARGV[stop - 1]) then return stop, fix_user(ARGV[i + 1], ARGV[i + 2], i + 4, stop - 1) end
+  local n = what == 'user' and tonumber(ARGV[i + 4])
+  local stop = n and i + 5 + 2 * n
+  if stop and n % 1 == 0 and n >= 0 and (n == 0 or ARGV[stop - 1]) then return stop, fix_user(ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], i + 5, stop - 1) end
 end
 
 local function run()

@@ -4,13 +4,15 @@
 -- KEYS  gated, see common.lua
 -- ARGV  4 outbox ceiling in bytes, 5 how many due attempts may be looked at in all, 6 the requests, packed with
 --       MessagePack because thousands of small arguments cost more. First the number m of lots with one request; unless
---       it is 0, the quantity and hold (ms, 0: the lot's own) that all of these ask for, and for each its lot's id, attempt,
---       "@user", "h user asked qty ", the constant part of its record, and "\tkey\tactor\t0\n", the tail of its event.
+--       it is 0, the quantity and hold (ms, 0: the lot's own) that all of these ask for, and for each its attempt, its user's mark,
+--       and the constant part of what is stored under it: "h", the rest of the attempt and " user asked qty ".
 --       Then for each other lot its id, the number n of its requests, the quantity and hold that all of them ask for, or -1 and
---       -1 where they differ, and a batch, or '' for none; then columns of n values: attempt, "@user", record, where record is
---         of a batch: "b user asked qty index batch"; then one text with a line "attempt user key actor" for each
---         of no batch: "h user asked qty "; then a column of tails and, where they differ, quantity, hold, and 1 to replace the user's live hold or 0
---       Attempts and users are distinct within a lot; a batch is a name its lot has never had.
+--       -1 where they differ, and a batch, or '' for none; then columns of n values: attempt, mark, what is stored, which is
+--         of a batch: "b", the rest of the attempt and " user asked qty index batch"; then one text with a line "attempt user key actor" for each
+--         of no batch: as above; then a column of tails of events, "\tkey\tactor\t0\n", and, where they differ, quantity, hold, and 1
+--         to replace the user's live hold or 0
+--       Attempts and marks are distinct within a lot; a batch is a name its lot has never had.
+--       7 for each of the m lots, in the same order, a line "lot attempt user key actor"
 -- Reply ok, detail, now, a head, then for each of the m lots a line, "!! code detail" if the lot takes no calls; then for each
 --       other lot a head and lines:
 --       "!" and "code detail"                                the lot takes no calls
@@ -23,8 +25,11 @@
 --       again                  due holds are left, repeat
 -- Flags none: refused when Redis is out of memory.
 
--- The values of the call, as they come unpacked, and why no new hold is taken, or nil.
-local A, full
+local LONE_SLOT = 5 -- where in the reply the lots with one request begin
+
+-- The values of the call, as they come unpacked, and why no new hold is taken, or nil; the tails of the lots with one request, once
+-- they are needed.
+local A, full, lone_tails
 
 local function valid(qty, hold)
   return type(qty) == 'number' and qty >= 1 and qty <= 1e9 and qty % 1 == 0 and type(hold) == 'number' and hold >= 0 and hold < 1e11 and hold % 1 == 0
@@ -70,7 +75,7 @@ end
 local function end_hold(L, attempt, user, asked, qty, n, u)
   local tomb = expire(L, attempt, user, asked, qty, n, u)
   put_record(L, attempt, tomb)
-  put_user(L, user, u)
+  put_user(L, mark_of(attempt), u)
   file_again(L, now + retention, attempt)
   return tomb
 end
@@ -81,14 +86,14 @@ local function replay(L, attempt, record, constant, u)
   local user, asked, qty, n, deadline = parse_hold(record)
   if user and deadline <= now then record = end_hold(L, attempt, user, asked, qty, n, u) end
   local was = match(record, '^[hc]\t[^\t]*\t([^\t]*)') or match(record, '^[rxf]\t([^\t]*)')
-  if was ~= match(constant, '^%l\t[^\t]*\t([^\t]*)') then return '!\tkey_reused\t' .. left(L, u) end
+  if was ~= match(constant, '^[^\t]*\t[^\t]*\t([^\t]*)') then return '!\tkey_reused\t' .. left(L, u) end
   return '=\t' .. left(L, u) .. '\t' .. record
 end
 
 -- live_hold: the record of the user's hold if it still runs; one that is due is ended.
 local function live_hold(L, u)
   if u.live == '' then return nil end
-  local record = explicit(L, call('HGET', KEYS[L.k], u.live))
+  local record = explicit(L, u.record or call('HGET', KEYS[L.k], u.live))
   local user, asked, qty, n, deadline = parse_hold(record)
   if not user then
     u.live = ''
@@ -123,15 +128,21 @@ local function term(L, hold)
   return at, term_text, term_end
 end
 
+-- tails_in: the ends of the events that lines ending in key and actor are about.
+local function tails_in(lines)
+  local tails = {}
+  for key, actor in string.gmatch(lines, '\t([^\n\t]*)\t([^\n\t]*)\n') do tails[#tails + 1] = '\t' .. key .. '\t' .. actor .. '\t0\n' end
+  return tails
+end
+
 -- tail_of: the end of the event of request i.
 local function tail_of(L, i)
-  if L.batch == '' then return A[L.at + 3 * L.n + i] end
-  if not L.tails then
-    L.tails = {}
-    for key, actor in string.gmatch(A[L.at + 3 * L.n], '[^\n\t]*\t[^\n\t]*\t([^\n\t]*)\t([^\n\t]*)\n') do
-      L.tails[#L.tails + 1] = '\t' .. key .. '\t' .. actor .. '\t0\n'
-    end
+  if L.lone then
+    lone_tails = lone_tails or tails_in(ARGV[7])
+    return lone_tails[L.slot - LONE_SLOT + 1]
   end
+  if L.batch == '' then return A[L.at + 3 * L.n + i] end
+  L.tails = L.tails or tails_in(A[L.at + 3 * L.n])
   return L.tails[i + 1]
 end
 
@@ -142,16 +153,21 @@ local function give_back(L, u, live, tail)
   L.available, L.held, u.held = L.available + qty, L.held - qty, math.max(0, u.held - qty)
   emit(concat({ u.live, 'r', seq, n, user, qty, match(tail, '^\t[^\t]*\t([^\t]*)') or '', 'replaced', '0\n' }, '\t'))
   put_record(L, u.live, concat({ 'r', asked, qty, n, seq, now_s, '' }, '\t'))
+  u.record = nil
   file_again(L, now + retention, u.live)
 end
 
 -- answer_one: holds request i of a lot, or says why not. Attempts held are added to `held`, by their deadline.
 local function answer_one(L, i, held)
   local n, at = L.n, L.at
-  local attempt, record, known, u = A[at + i], A[at + 2 * n + i], L.known[3 + i], parse_user(L.known[3 + n + i])
+  local attempt, mark, constant = A[at + i], A[at + n + i], A[at + 2 * n + i]
+  local u = parse_user(L.known[3 + n + i], mark)
+  local known, user, asked = record_of(L.known[3 + i], u, attempt), match(constant, '^[^\t]*\t([^\t]*)(\t[^\t]*\t%d+\t)')
+  if (u.user or user) ~= user then return '!\tconflict\t' .. left(L, u) end -- of two users one mark
+  u.user = user
   local qty, hold, replaces = L.qty, L.hold, false
   if qty == -1 then qty, hold, replaces = A[at + 4 * n + i], A[at + 5 * n + i], A[at + 6 * n + i] == 1 end
-  if known then return replay(L, attempt, known, record, u) end
+  if known then return replay(L, attempt, known, constant, u) end
   local live, tail = live_hold(L, u), tail_of(L, i)
   local back = live and replaces and select(3, parse_hold(live)) or nil
   local refusal = refuse(L, u, live, back, qty, hold)
@@ -159,12 +175,16 @@ local function answer_one(L, i, held)
   if back then give_back(L, u, live, tail) end
   local deadline, _, ending = term(L, hold)
   local seq = next_seq(L)
-  record = 'h' .. match(record, '^%l(\t[^\t]*\t[^\t]*\t%d+\t)') .. seq .. ending
+  local record, only = '\t' .. user .. asked .. seq .. ending, u.held == 0 and u.bought == 0
   L.available, L.held = L.available - qty, L.held + qty
   u.held, u.live = u.held + qty, attempt
-  put_record(L, attempt, record)
-  put_record(L, A[at + n + i], user_text(u))
-  emit(attempt .. '\t' .. record .. tail)
+  if only then
+    put_record(L, mark, only_hold(attempt, record))
+  else
+    put_record(L, attempt, 'h' .. record)
+    put_record(L, mark, user_text(u))
+  end
+  emit(attempt .. '\th' .. record .. tail)
   local same = held[deadline] or {}
   held[deadline], same[#same + 1] = same, attempt
   return fmt('+\t%d\t%s', left(L, u), seq) .. ending
@@ -182,11 +202,6 @@ local function one_by_one(L)
   return '', concat(out, '\n')
 end
 
--- counters_of: how the counters of a user begin who had nothing and holds some units now; nil if his attempt alone says so.
-local function counters_of(qty)
-  if qty > 1 then return fmt('%d\t0\t', qty) end
-end
-
 -- head: what all holds of a lot that ask for the same share in the reply.
 local function head(L, ending)
   return fmt('%d', L.rule.limit == 0 and -1 or L.rule.limit - L.qty) .. ending
@@ -196,14 +211,11 @@ end
 local function all_new(L)
   local n, at, seq, res, attempts, lines = L.n, L.at, L.seq, {}, A[L.at], nil
   local deadline, deadline_text, ending = term(L, L.hold)
-  local counters = counters_of(L.qty)
   name_lot(L)
   for i = 0, n - 1 do
-    local attempt, number = A[at + i], fmt('%d', seq + i + 1)
-    local record = A[at + 2 * n + i] .. number .. ending
-    res[4 * i + 1], res[4 * i + 2], res[4 * i + 3], res[4 * i + 4] = attempt, record, A[at + n + i], counters and counters .. attempt or attempt
-    ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4] = attempt, '\t', record, A[at + 3 * n + i]
-    evn = evn + 4
+    local attempt, constant, number = A[at + i], A[at + 2 * n + i], fmt('%d', seq + i + 1)
+    res[2 * i + 1], res[2 * i + 2] = A[at + n + i], constant .. number .. ending
+    emit(attempt .. '\th' .. match(constant, '\t.*') .. number .. ending .. A[at + 3 * n + i])
     lines = lines and lines .. '\n' .. number or number
     if i > 0 then attempts = attempts .. attempt end
   end
@@ -225,19 +237,18 @@ local function hold_batch(L, odd)
   local base, skipped = fmt('%d', L.seq), concat(odd, ',')
   put_record(L, '#' .. L.batch, base .. ending .. '\t' .. skipped)
   local res, m = L.res, n - #odd
-  local k, n2, counters = #res, 2 * n, counters_of(L.qty)
+  local k = #res
   if m == n then -- the usual case, and the hot loop
-    for i = at, at + n - 1 do
-      local attempt = A[i]
-      res[k + 1], res[k + 2], res[k + 3], res[k + 4] = attempt, A[i + n2], A[i + n], counters and counters .. attempt or attempt
-      k = k + 4
+    for i = at + n, at + 2 * n - 1 do
+      res[k + 1], res[k + 2] = A[i], A[i + n]
+      k = k + 2
     end
     attempts = concat(A, '', at, at + n - 1)
   else
     for i = at, at + n - 1 do
       if not by_itself[i - at + 1] then
-        res[k + 1], res[k + 2], res[k + 3], res[k + 4] = A[i], A[i + n2], A[i + n], counters and counters .. A[i] or A[i]
-        k = k + 4
+        res[k + 1], res[k + 2] = A[i + n], A[i + 2 * n]
+        k = k + 2
         attempts[#attempts + 1] = A[i]
       end
     end
@@ -267,9 +278,9 @@ local function answer(L)
 end
 
 -- look: a lot about which more must be known goes into lots, or into the reply why it takes no calls. q is what is asked of
--- it: where that begins in A, n, qty, hold, batch, units in all; whether it is one of the lots with one request, slot of its answer.
+-- it: the lot's id, where that begins in A, n, qty, hold, batch, units in all; whether it is one of the lots with one request, slot of its answer.
 local function look(lots, reply, k, known, q)
-  local L, code, detail = open_lot(A[q.at - (q.lone and 1 or 5)], k, known[1], known[2])
+  local L, code, detail = open_lot(q.id, k, known[1], known[2])
   if L then
     L.n, L.at, L.qty, L.hold, L.batch, L.lone, L.slot, L.known = q.n, q.at, q.qty, q.hold, q.batch, q.lone, q.slot, known
     if q.units > L.available then L.wanted = q.units end
@@ -282,9 +293,11 @@ local function look(lots, reply, k, known, q)
 end
 
 -- With many lots on sale nearly all requests are the only ones of their lots, of new users, with nothing that speaks against
--- them. Such a lot passes through no table of its own: `fresh` has what HSET wants for it, FRESH values, freshn in all.
-local FRESH = 7
-local fresh, freshn = {}, 0
+-- them. Such a lot passes through no table of its own: `fresh` has what HSET wants for it, FRESH values, freshn in all. The events
+-- of all such holds are one group, whose lines come as they are stored; only their numbers are put together here: for each of the m lots
+-- "seq", or "seq/epoch/deadline" where these are not as before, or '' if it is not fresh. first_end: when the first of them is due.
+local FRESH = 5
+local fresh, freshn, numbers, first_end = {}, 0, {}, nil
 
 -- terms: what the lone requests of lots with these rules have in common; nil if the rules speak against them, or are not
 -- known yet.
@@ -293,8 +306,10 @@ local function terms(rule_field, qty, hold)
   if not R or closed(R) or hold > R.max_hold or R.limit > 0 and qty > R.limit then return nil end
   local deadline = now + (hold == 0 and R.hold or hold)
   local ending = fmt('\t%d\t', deadline) .. now_s
-  return R.naming, deadline, ending, fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
+  return deadline, ending, fmt('/%d/%d', R.epoch, deadline), fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
 end
+
+local function lot_of(key) return match(key, '}:lot:(.*)$') end
 
 -- look_at_lone: holds the requests of the m lots with one, but for writing them, as far as nothing speaks against them;
 -- a lot about which more must be known goes into lots. Returns where the other lots begin in A, or nil if a value is not
@@ -302,58 +317,68 @@ end
 local function look_at_lone(lots, reply, m)
   if m == 0 then return 2 end
   local qty, hold, at = A[2], A[3], 4
-  if not valid(qty, hold) or not A[3 + 5 * m] or not KEYS[FIRST_LOT + m - 1] then return nil end
-  local counters = counters_of(qty)
-  local rule_field, naming, deadline, ending, head -- of the lot before, whose rules are mostly the same
+  if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' then return nil end
+  local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
+  local told -- what the last number says
   for k = FIRST_LOT, FIRST_LOT + m - 1 do
-    local id, attempt, user, record, tail = unpack(A, at, at + 4)
+    local key, attempt, mark, slot = KEYS[k], A[at], A[at + 1], k - FIRST_LOT + LONE_SLOT
     if #attempt ~= ATTEMPT then return nil end
-    local known = call('HMGET', KEYS[k], 'live', 'rule', attempt, user)
+    local known = call('HMGET', key, 'live', 'rule', attempt, mark)
     if known[2] ~= rule_field then
       rule_field = known[2]
-      naming, deadline, ending, head = terms(rule_field, qty, hold)
+      deadline, ending, said, head = terms(rule_field, qty, hold)
       if reply[4] == '' then reply[4] = head or '' end
     end
-    local live, is_fresh = known[1], false
-    if naming and live and #live == LIVE_SIZE and not known[3] and not known[4] then
-      local available, held, seq, mark, due = unpacked(LIVE, live)
-      if qty <= available and mark <= now then
-        local number = fmt('%d', seq + 1)
-        record = record .. number .. ending
-        ev[evn + 1], ev[evn + 2], ev[evn + 3], ev[evn + 4], ev[evn + 5], ev[evn + 6], ev[evn + 7] = '@\t', id, naming, attempt, '\t', record, tail
-        evn = evn + 7
-        if deadline ~= unfiled_at then
-          unfiledn, unfiled_at = unfiledn + 1, deadline
-          unfiled[unfiledn] = deadline
-        end
-        unfiled[unfiledn + 1], unfiled[unfiledn + 2] = id, attempt
-        unfiledn = unfiledn + 2
+    local live, number = known[1], ''
+    if deadline and live and #live == LIVE_SIZE and not known[3] and not known[4] then
+      local available, held, seq, stamp, due = unpacked(LIVE, live)
+      if qty <= available and stamp <= now then
+        number = fmt('%d', seq + 1)
         if due == 0 or deadline < due then
           due = deadline
-          look_at(id, due)
+          look_at(lot_of(key), due)
         end
+        if not first_end or deadline < first_end then first_end = deadline end
         local i = freshn
-        fresh[i + 1], fresh[i + 2], fresh[i + 3], fresh[i + 4], fresh[i + 5], fresh[i + 6], fresh[i + 7] =
-          KEYS[k], 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), attempt, record, user, counters and counters .. attempt or attempt
+        fresh[i + 1], fresh[i + 2], fresh[i + 3], fresh[i + 4], fresh[i + 5] =
+          key, 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), mark, A[at + 2] .. number .. ending
         freshn = i + FRESH
-        reply[k - FIRST_LOT + 5] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
-        is_fresh = true
+        reply[slot] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
+        if told ~= said then number, told = number .. said, said end
       end
     end
-    if not is_fresh then look(lots, reply, k, known, { at = at + 1, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = k - FIRST_LOT + 5 }) end
-    at = at + 5
+    numbers[k - FIRST_LOT + 1] = number
+    if number == '' then look(lots, reply, k, known, { id = lot_of(key), at = at, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = slot }) end
+    at = at + 3
   end
   return at
 end
 
+-- tell_fresh: the events of the fresh holds among the m lots, and what of them is to be filed.
+local function tell_fresh(m)
+  local n, lines, said = freshn / FRESH, ARGV[7], concat(numbers, ',', 1, m)
+  if n == 0 then return end
+  if n < m then
+    local i, kept = 0, {}
+    for line in string.gmatch(lines, '[^\n]*\n') do
+      i = i + 1
+      if numbers[i] ~= '' then kept[#kept + 1] = line end
+    end
+    lines, said = concat(kept), string.gsub(match(said, '^,*(.-),*$'), ',,+', ',')
+  end
+  local qty = fmt('%d', A[2])
+  emit(concat({ '-', fmt('%d', n), qty, qty .. '/' .. fmt('%d', A[3]), now_s, said }, '\t') .. '\n' .. lines)
+  unfiled, unfiledn = fmt('%d\n', first_end) .. lines, n
+end
+
 -- look_at_others: reads the lots whose values begin at A[at]; returns false if a value is not what the contract says.
 local function look_at_others(lots, reply, m, at)
-  local k, slot = FIRST_LOT + m, 5 + m
+  local k, slot = FIRST_LOT + m, LONE_SLOT + m
   while A[at] do
     local n, qty, hold, batch = A[at + 1], A[at + 2], A[at + 3], A[at + 4]
     local units, stop = wanted(n, qty, hold, batch, at + 5)
     if not units or not KEYS[k] then return false end
-    look(lots, reply, k, read_known(k, n, at + 5), { at = at + 5, n = n, qty = qty, hold = hold, batch = batch, units = units, lone = false, slot = slot })
+    look(lots, reply, k, read_known(k, n, at + 5), { id = A[at], at = at + 5, n = n, qty = qty, hold = hold, batch = batch, units = units, lone = false, slot = slot })
     k, at, slot = k + 1, stop, slot + 2
   end
   return true
@@ -367,7 +392,7 @@ local function look_at_all()
   if not (type(m) == 'number' and m >= 0 and m <= 2000 and m % 1 == 0) then return nil end
   repeat
     began, lots, reply = now, {}, { 'ok', '', now_s, '' }
-    evn, duen, firstn, freshn, unfiledn, unfiled_at = 0, 0, 0, 0, 0, nil
+    evn, duen, firstn, freshn, first_end = 0, 0, 0, 0, nil
     local at = look_at_lone(lots, reply, m)
     if not at or not look_at_others(lots, reply, m, at) then return nil end
   until now == began
@@ -383,7 +408,7 @@ local function run()
   if shut then return shut end
   full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure' or nil
   local budget = tonumber(ARGV[5])
-  A, term_at = { cmsgpack.unpack(ARGV[6]) }, nil
+  A, term_at, lone_tails = { cmsgpack.unpack(ARGV[6]) }, nil, nil
   local lots, reply = look_at_all()
   if not lots then return { 'invalid', 'requests' } end
 
@@ -405,6 +430,7 @@ local function run()
       reply[slot], reply[slot + 1] = answer(L)
     end
   end
+  tell_fresh(A[1])
   save(lots, save_fresh)
   reply[3] = now_s
   return reply

@@ -68,6 +68,7 @@ end
 
 local function changed(L, q, r)
   q.r = r
+  if q.u then unfold(L, q.u, q.attempt) end
   put_record(L, q.attempt, text(r))
   return done(L, q, '+')
 end
@@ -112,7 +113,7 @@ end
 -- live_hold: the record of the user's live hold; one that is due is ended, also where another request of this call is about it.
 local function live_hold(L, u)
   local other = L.by[u.live]
-  local record = other and other.r and text(other.r) or (u.live ~= '' and explicit(L, call('HGET', KEYS[L.k], u.live))) or ''
+  local record = other and other.r and text(other.r) or (u.live ~= '' and explicit(L, u.record or call('HGET', KEYS[L.k], u.live))) or ''
   local hold = parse(record)
   if not hold or hold.s ~= 'h' then return nil end
   if hold.deadline > now then return record end
@@ -125,7 +126,7 @@ end
 local function reclaim(L, q)
   local r, u = q.r, q.u
   local qty = q.number == 0 and r.qty or q.number
-  if qty > r.qty then return refused(L, q, 'conflict') end
+  if qty > r.qty or (u.user or r.user) ~= r.user then return refused(L, q, 'conflict') end -- of two users one mark: see reserve
   local live = live_hold(L, u)
   local may = left(L, u)
   if live then return refused(L, q, 'hold_exists', may .. '\t' .. u.live .. '\t' .. live) end
@@ -148,6 +149,7 @@ local function confirm(L, q)
   if r.s == 'h' then
     local qty = q.number == 0 and r.qty or q.number
     if qty > r.qty then return refused(L, q, 'conflict') end
+    unfold(L, u, q.attempt)
     local c = { s = 'c', user = r.user, asked = r.asked, qty = qty, n = r.n, last = next_seq(L), rest = r.qty - qty, refunded = 0, from = '0', ref = q.ref, late = '', at = now_s }
     event(q, 'c', c.last, c, c.user, qty, '\t' .. c.rest .. '\t' .. q.ref)
     L.held, L.sold, L.available = L.held - r.qty, L.sold + qty, L.available + c.rest
@@ -183,6 +185,7 @@ local function release(L, q)
   end
   if keep == r.qty then return done(L, q, '=') end
   if keep > r.qty then return refused(L, q, 'conflict') end
+  unfold(L, u, q.attempt)
   local back, seq = r.qty - keep, next_seq(L)
   event(q, 'r', seq, r, r.user, back, '\t' .. keep)
   L.held, L.available = L.held - back, L.available + back
@@ -247,41 +250,35 @@ local function requests(n, at)
 end
 
 -- needs: units that late confirms may want to take anew.
-local function needs(L, qs, records)
+local function needs(L)
   local units = 0
-  for i, q in ipairs(qs) do
-    local r = q.action == 'c' and (q.late ~= '' and q.late or L.rule.late) == 'reclaim' and records[i] and parse(records[i])
+  for _, q in ipairs(L.qs) do
+    local r = q.action == 'c' and (q.late ~= '' and q.late or L.rule.late) == 'reclaim' and q.r
     if r and (r.s == 'x' or (r.s == 'h' and r.deadline <= now)) then units = units + r.qty end
   end
   return units
 end
 
-local function read_records(L, qs)
+-- read_records: what the lot has of its requests' reservations, and what counts for their users: shared by all requests of one.
+local function read_records(L)
   local attempts = {}
-  for i, q in ipairs(qs) do attempts[i] = q.attempt end
-  local records = call('HMGET', KEYS[L.k], unpack(attempts))
-  for i, record in ipairs(records) do records[i] = explicit(L, record) end
-  return records
+  for i, q in ipairs(L.qs) do attempts[i] = q.attempt end
+  local records, users = read_attempts(L, attempts)
+  L.by, L.counters = {}, {}
+  for i, q in ipairs(L.qs) do
+    local record, mark = explicit(L, records[i]), mark_of(q.attempt)
+    q.r = record and parse(record) or nil
+    L.by[q.attempt] = q
+    if q.r and q.r.user then
+      local u = L.counters[mark] or users[i]
+      q.u, L.counters[mark], u.user = u, u, u.user or q.r.user
+    end
+  end
 end
 
 -- named: whether the request's id names this record: by the seq that held it, or by the hold it was taken anew from.
 local function named(q, r)
   return q.n == r.n or ((r.s == 'c' or r.s == 'f') and q.n == r.from)
-end
-
--- users_of: the counters of every user concerned, each read once and shared by the user's requests.
-local function users_of(L, qs)
-  local names, users, seen = {}, {}, {}
-  for _, q in ipairs(qs) do
-    local name = q.r and q.r.user
-    if name and not seen[name] then
-      names[#names + 1], seen[name] = '@' .. name, true
-    end
-  end
-  if #names == 0 then return users end
-  local texts = call('HMGET', KEYS[L.k], unpack(names))
-  for i, name in ipairs(names) do users[sub(name, 2)] = parse_user(texts[i]) end
-  return users
 end
 
 local function settle_lot(L, qs)
@@ -292,13 +289,12 @@ local function settle_lot(L, qs)
     elseif not named(q, q.r) then
       out[i] = tonumber(q.n) < tonumber(q.r.n) and '!\thold_expired' or '!\tnot_found'
     else
-      q.u = q.r.user and L.counters[q.r.user]
       expire_due(L, q)
       out[i] = actions[q.action](L, q)
     end
   end
   if L.named then
-    for name, u in pairs(L.counters) do put_user(L, name, u) end
+    for mark, u in pairs(L.counters) do put_user(L, mark, u) end
   end
   return concat(out, '\n')
 end
@@ -317,7 +313,7 @@ local function run()
     local L, code, detail = read_lot(ARGV[at], FIRST_LOT + j - 1)
     if L and not read_totals(L) then L, code = nil, 'corrupt' end
     if L then
-      L.qs, L.slot, L.by = qs, 2 + 2 * j, {}
+      L.qs, L.slot = qs, 2 + 2 * j
       lots[#lots + 1] = L
     else
       reply[2 + 2 * j], reply[3 + 2 * j] = '!', code .. '\t' .. (detail or '')
@@ -326,18 +322,13 @@ local function run()
   end
 
   for _, L in ipairs(lots) do
-    local records = read_records(L, L.qs)
-    local units = needs(L, L.qs, records)
+    read_records(L)
+    local units = needs(L)
     if units > L.available then
       local _
       _, L.more, budget = take_back(L, units, budget)
-      records = read_records(L, L.qs)
+      read_records(L)
     end
-    for i, q in ipairs(L.qs) do
-      q.r = records[i] and parse(records[i])
-      L.by[q.attempt] = q
-    end
-    L.counters = users_of(L, L.qs)
   end
   for _, L in ipairs(lots) do
     reply[L.slot], reply[L.slot + 1] = '', settle_lot(L, L.qs)

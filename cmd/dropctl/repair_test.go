@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/lab"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
@@ -43,8 +44,11 @@ func TestAKilledRepairIsAccountedForAndRepeated(t *testing.T) {
 	must(0, "reserve", "truffle", "--user", "ada", "--qty", "2")
 	must(0, "worker", "--until-idle")
 	key := do("KEYS", "drop:*:lot:truffle")
-	sound := do("HGET", key, "@ada")
-	do("HSET", key, "@ada", "7\t7\t")
+	mark := drop.MarkOf("truffle", "ada")
+	record := do("HGET", key, mark)
+	attempt := mark + record[1:1+drop.AttemptLen-drop.MarkLen]
+	do("HSET", key, attempt, "h"+record[1+drop.AttemptLen-drop.MarkLen:], mark, "7\t7\t\tada") // as if more had happened to it
+	sound := "2\t0\t" + attempt + "\tada"
 
 	do("CLIENT", "PAUSE", "60000", "WRITE") // looks are answered, repairs are not
 	repair := run("reconcile", "truffle", "--repair", "--reason", "ticket 7")
@@ -64,12 +68,12 @@ func TestAKilledRepairIsAccountedForAndRepeated(t *testing.T) {
 		return strings.Contains(clients, "blocked_clients:0"), clients
 	})
 	do("CLIENT", "UNPAUSE")
-	if now := do("HGET", key, "@ada"); now != "7\t7" {
+	if now := do("HGET", key, mark); now != "7\t7\t\tada" {
 		t.Fatalf("the killed repair acted: %q", now)
 	}
 
 	must(0, "reconcile", "truffle", "--repair", "--reason", "ticket 7")
-	if now := do("HGET", key, "@ada"); now != sound {
+	if now := do("HGET", key, mark); now != sound {
 		t.Errorf("the counters are %q, not %q", now, sound)
 	}
 	must(0, "reconcile", "--deep")

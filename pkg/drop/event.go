@@ -160,7 +160,9 @@ type Entry struct {
 	Time         time.Time
 	// Body is lines. A line "@ lot epoch" names the lot of those that follow. A line "+ count base qty asked deadline time
 	// skipped" stands before count lines "attempt user key actor" of holds taken together: their seqs run on from base,
-	// but for those at the skipped places, which were not held.
+	// but for those at the skipped places, which were not held. A line "- count qty asked time numbers" stands before count lines
+	// "lot attempt user key actor" of holds of as many lots; their numbers are "seq", or "seq/epoch/deadline" where epoch or
+	// deadline are not those of the hold before.
 	Body string
 }
 
@@ -201,6 +203,9 @@ func (en Entry) Decode() (events []Event, poison []Poison) {
 	if d.batch.left > 0 {
 		d.spoil(d.batch.header, fault.New(fault.Invalid, "%d lines of the batch are missing", d.batch.left))
 	}
+	if left := len(d.group.numbers); left > 0 {
+		d.spoil(d.group.header, fault.New(fault.Invalid, "%d lines of the group are missing", left))
+	}
 	return d.events, d.poison
 }
 
@@ -210,6 +215,7 @@ type decoder struct {
 	lot    LotID
 	epoch  int64
 	batch  batch
+	group  group
 	events []Event
 	poison []Poison
 }
@@ -221,6 +227,10 @@ func (d *decoder) spoil(raw string, err error) {
 func (d *decoder) line(line string) {
 	if d.batch.left > 0 {
 		d.hold(line)
+		return
+	}
+	if len(d.group.numbers) > 0 {
+		d.groupHold(line)
 		return
 	}
 	fields := strings.Split(line, "\t")
@@ -236,6 +246,8 @@ func (d *decoder) line(line string) {
 		if err == nil {
 			d.batch = b
 		}
+	case "-":
+		d.group, err = decodeGroup(fields, line)
 	default:
 		ev := d.event()
 		err = ev.decodeFields(fields)
@@ -329,6 +341,86 @@ func (e *Event) decodeHold(f []string, b *batch) error {
 	e.Qty, e.Asked, e.Deadline = b.qty, b.asked, b.deadline
 	if !b.time.Equal(e.Time) {
 		p.fail("the batch's time is not the entry's")
+	}
+	return p.err
+}
+
+// group is the header of holds of many lots, and how far its lines are read.
+type group struct {
+	header   string
+	numbers  []string // of the lines to come
+	epoch    int64    // of the hold read last
+	deadline time.Time
+	qty      int64
+	asked    string
+	time     time.Time
+}
+
+func decodeGroup(f []string, line string) (group, error) {
+	if len(f) != 6 {
+		return group{}, fault.New(fault.Invalid, "a group header has %d fields, not 6", len(f))
+	}
+	p := &fieldParser{fields: f}
+	g := group{header: line, numbers: strings.Split(f[5], ","), qty: p.units(2, 1), asked: p.text(3), time: p.time(4)}
+	if n := p.count(1); n != int64(len(g.numbers)) || n > maxBatch {
+		p.fail("a group of %d lines with %d numbers", n, len(g.numbers))
+	}
+	return g, p.err
+}
+
+// groupHold reads one line of a group.
+func (d *decoder) groupHold(line string) {
+	g, f := &d.group, strings.Split(line, "\t")
+	number := g.numbers[0]
+	g.numbers = g.numbers[1:]
+	ev := d.event()
+	err := ev.decodeGroupHold(f, number, g)
+	if err == nil {
+		d.events = append(d.events, ev)
+		return
+	}
+	d.parkLine(f, number, g, line, err)
+}
+
+// parkLine keeps what is no hold of the group, with the lot that it names.
+func (d *decoder) parkLine(f []string, number string, g *group, line string, err error) {
+	lot, epoch := d.lot, d.epoch
+	if d.lot, d.epoch = "", 0; len(f) == 5 {
+		if named, bad := ParseLotID(f[0]); bad == nil {
+			d.lot, d.epoch = named, g.epoch
+		}
+	}
+	d.spoil(strings.Join([]string{"-", "1", itoa(g.qty), g.asked, msText(g.time), number}, "\t")+"\n"+line, err) // to be read without the others
+	d.lot, d.epoch = lot, epoch
+}
+
+// decodeGroupHold reads "lot attempt user key actor" as the hold of the group that has this number.
+func (e *Event) decodeGroupHold(f []string, number string, g *group) error {
+	if len(f) != 5 {
+		return fault.New(fault.Invalid, "a line of a group has %d fields, not 5", len(f))
+	}
+	n := &fieldParser{fields: strings.Split(number, "/")}
+	e.Seq = n.count(0)
+	switch {
+	case len(n.fields) == 3:
+		g.epoch, g.deadline = n.count(1), n.time(2)
+	case len(n.fields) != 1 || g.deadline.IsZero():
+		n.fail("the number %s of a hold is incomplete", quote(number))
+	}
+	if n.err != nil {
+		return n.err
+	}
+	lot, err := ParseLotID(f[0])
+	if err != nil {
+		return err
+	}
+	p := &fieldParser{fields: f}
+	p.attempt(1)
+	e.Lot, e.Epoch, e.Kind, e.Reservation = lot, g.epoch, KindHeld, ReservationID{Lot: lot, Attempt: f[1], N: e.Seq}
+	e.User, e.Key, e.Actor = p.text(2), p.text(3), p.text(4)
+	e.Qty, e.Asked, e.Deadline = g.qty, g.asked, g.deadline
+	if !g.time.Equal(e.Time) {
+		p.fail("the group's time is not the entry's")
 	}
 	return p.err
 }

@@ -74,21 +74,33 @@ func (l LotID) Shard(p int) int {
 	return int(h.Sum32() % uint32(p))
 }
 
-// AttemptLen is the length in bytes of an attempt.
-const AttemptLen = 26
+// AttemptLen and MarkLen are the lengths in bytes of an attempt, and of its user's mark, with which it begins.
+const (
+	AttemptLen = 26
+	MarkLen    = 16
+)
 
 var attemptEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// AttemptOf returns the 128-bit hash of (lot, user, key) in base32: what names one attempt to reserve.
+// AttemptOf returns what names one attempt to reserve, in base32: 80 bits of the hash of (lot, user), which are the user's mark
+// in the lot, and 50 bits of that of (lot, user, key), enough to tell one user's keys apart.
 // The parts are length-prefixed, so no two different triples share their bytes.
 func AttemptOf(lot LotID, user, key string) string {
 	buf := make([]byte, 0, len(lot)+len(user)+len(key)+12)
-	for _, part := range [...]string{string(lot), user, key} {
-		buf = binary.BigEndian.AppendUint32(buf, uint32(len(part)))
-		buf = append(buf, part...)
-	}
-	sum := sha256.Sum256(buf)
-	return attemptEncoding.EncodeToString(sum[:16])
+	buf = appendPart(appendPart(buf, string(lot)), user)
+	mark := sha256.Sum256(buf)
+	rest := sha256.Sum256(appendPart(buf, key))
+	var out [MarkLen + MarkLen]byte
+	attemptEncoding.Encode(out[:MarkLen], mark[:10])
+	attemptEncoding.Encode(out[MarkLen:], rest[:10])
+	return string(out[:AttemptLen])
+}
+
+// MarkOf returns a user's mark in a lot: what all attempts of the user begin with.
+func MarkOf(lot LotID, user string) string { return AttemptOf(lot, user, "")[:MarkLen] }
+
+func appendPart(buf []byte, part string) []byte {
+	return append(binary.BigEndian.AppendUint32(buf, uint32(len(part))), part...)
 }
 
 // ReservationID names a reservation for ever: `<lot>~<attempt>~<n>`, n being the seq that held it.

@@ -31,7 +31,7 @@ const LatestDue = 10 * 365 * 24 * time.Hour
 type Fix struct {
 	Kind    FixKind
 	Subject string        // attempt of the hold, text of the due entry, user, name of the batch
-	Seen    UserCount     // FixUser: the counters
+	Seen    UserCount     // FixUser: the counters, under the user's mark
 	Records []Reservation // FixDue: the hold; FixUser: all live reservations of the user, in the order of their attempts
 }
 

@@ -139,7 +139,8 @@ func (r SettleRequest) Check() error {
 
 // UserCount is what Redis counts for one user of a lot.
 type UserCount struct {
-	User   string
+	Mark   string // of the user: see MarkOf
+	User   string // "" where the counters are damaged
 	Held   int64  // units
 	Bought int64  // units
 	Live   string // attempt of the live hold; "" for none

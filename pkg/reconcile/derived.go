@@ -17,7 +17,7 @@ func (r *run) derived(ctx context.Context, p *proof, redis records, at drop.LotS
 	users := map[string]drop.UserCount{}
 	err := r.stock.Users(ctx, at.Lot, func(page []drop.UserCount) error {
 		for _, u := range page {
-			users[u.User] = u
+			users[u.Mark] = u
 		}
 		return nil
 	})
@@ -91,7 +91,7 @@ func (r *run) nextLook(ctx context.Context, p *proof, at drop.LotState) error {
 	return nil
 }
 
-// moved are the users and attempts that changed while something was read.
+// moved are the users, by their marks, and attempts that changed while something was read.
 type moved struct {
 	all      bool // nothing can be said
 	users    map[string]bool
@@ -119,7 +119,9 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 	events, missing := chain(at.Watermark, now.Watermark, found[at.Lot])
 	m.all = len(missing) > 0
 	for _, e := range events {
-		m.users[e.User], m.attempts[e.Reservation.Attempt] = true, true
+		if attempt := e.Reservation.Attempt; attempt != "" {
+			m.users[attempt[:drop.MarkLen]], m.attempts[attempt] = true, true
+		}
 	}
 	return m, nil
 }
@@ -127,30 +129,33 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 func (p *proof) users(redis records, counted map[string]drop.UserCount, m moved, seq int64) {
 	want := make(map[string]drop.UserCount, len(counted))
 	for _, r := range redis {
-		u := want[r.User]
-		u.User = r.User
+		mark := r.ID.Attempt[:drop.MarkLen]
+		u := want[mark]
+		u.Mark, u.User = mark, r.User
 		if r.State == drop.Held {
 			// A user has one hold at a time. Where there are more, every look and the repair must say the same.
 			u.Held, u.Live = u.Held+r.Qty, max(u.Live, r.ID.Attempt)
 		} else {
 			u.Bought += r.Qty
 		}
-		want[r.User] = u
+		want[mark] = u
 	}
-	for user := range counted {
-		if _, ok := want[user]; !ok {
-			want[user] = drop.UserCount{User: user}
+	for mark, u := range counted {
+		if _, ok := want[mark]; !ok {
+			want[mark] = drop.UserCount{Mark: mark, User: u.User}
 		}
 	}
 	wrong := map[string]*drop.Fix{}
-	for user, w := range want {
-		got := counted[user]
-		got.User = user
+	for mark, w := range want {
+		got, there := counted[mark]
+		if got.Mark = mark; !there || got.Damaged {
+			got.User = w.User
+		}
 		if got == w {
 			continue
 		}
-		wrong[user] = &drop.Fix{Kind: drop.FixUser, Subject: user, Seen: got}
-		p.note(m.all || m.users[user], Evidence{Check: "user", Subject: user, Seq: seq, Redis: countText(got), Note: "the records of Redis add up to " + countText(w), fix: wrong[user]})
+		wrong[mark] = &drop.Fix{Kind: drop.FixUser, Subject: w.User, Seen: got}
+		p.note(m.all || m.users[mark], Evidence{Check: "user", Subject: cmp.Or(w.User, "mark "+mark), Seq: seq, Redis: countText(got), Note: "the records of Redis add up to " + countText(w), fix: wrong[mark]})
 	}
 	redis.attach(wrong)
 }
@@ -161,7 +166,7 @@ func (rs records) attach(wrong map[string]*drop.Fix) {
 		return
 	}
 	for _, r := range rs {
-		if f := wrong[r.User]; f != nil {
+		if f := wrong[r.ID.Attempt[:drop.MarkLen]]; f != nil {
 			f.Records = append(f.Records, r)
 		}
 	}

@@ -77,6 +77,7 @@ var faults = []planted{
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, released), strings.Join(record, "\t"))
 	}, fault.VerdictDrift, "record", false},
 	{"a hold holds more", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.unfold(t, lot, holds)
 		record := strings.Split(s.do(t, "HGET", s.key(t, "lot", lot), attemptOf(lot, holds)), "\t")
 		record[3] = "4"
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, holds), strings.Join(record, "\t"))
@@ -85,11 +86,11 @@ var faults = []planted{
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, holds), "h")
 	}, fault.VerdictDrift, "records", false},
 	{"a user has bought more", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@"+bought, "0\t9\t")
+		s.count(t, lot, bought, "0\t9\t\t"+bought)
 	}, fault.VerdictDrift, "user", false},
-	{"a user's counters are lost", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HDEL", s.key(t, "lot", lot), "@"+holds) }, fault.VerdictDrift, "user", false},
+	{"a user's counters are lost", func(t *testing.T, s *shop, lot drop.LotID) { s.count(t, lot, holds, "") }, fault.VerdictDrift, "user", false},
 	{"a user appears", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@nobody", "1\t0\t")
+		s.count(t, lot, "nobody", "1\t0\t\tnobody")
 	}, fault.VerdictDrift, "user", false},
 	{"the due entries are lost", func(t *testing.T, s *shop, lot drop.LotID) { s.moveDue(t, lot, "") }, fault.VerdictDrift, "due", false},
 	{"a due entry comes too late", func(t *testing.T, s *shop, lot drop.LotID) { s.moveDue(t, lot, "9000000000000") }, fault.VerdictDrift, "due", false},

@@ -21,19 +21,22 @@ import (
 // derivedFaults are faults of derived data beyond those that are planted everywhere.
 var derivedFaults = []planted{
 	{"a user's counters are garbage", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "?")
+		s.count(t, lot, holds, "?")
 	}, fault.VerdictDrift, "user", false},
 	{"a user's counters are below zero", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "-1\t0\t")
+		s.count(t, lot, holds, "-1\t0\t\t"+holds)
 	}, fault.VerdictDrift, "user", false},
 	{"a user's counters are no numbers of units", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "99999999999999999999\t+1\t")
+		s.count(t, lot, holds, "99999999999999999999\t+1\t\t"+holds)
 	}, fault.VerdictDrift, "user", false},
 	{"a user's live hold is another's", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@"+holds, "3\t0\t"+attemptOf(lot, bought))
+		s.count(t, lot, holds, "3\t0\t"+attemptOf(lot, bought)+"\t"+holds)
+	}, fault.VerdictDrift, "user", false},
+	{"a user's name is another's", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.count(t, lot, holds, "3\t0\t"+attemptOf(lot, holds)+"\t"+bought)
 	}, fault.VerdictDrift, "user", false},
 	{"a user nobody knows is garbage", func(t *testing.T, s *shop, lot drop.LotID) {
-		s.do(t, "HSET", s.key(t, "lot", lot), "@nobody", "x")
+		s.count(t, lot, "nobody", "x")
 	}, fault.VerdictDrift, "user", false},
 	{"a due entry is garbage", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "ZADD", s.shardKey(t, lot, "due"), "0", string(lot)+"\t!")
@@ -225,7 +228,7 @@ func TestNoMoreIsRepairedThanAllowed(t *testing.T) {
 	s.drain(t)
 	for _, lot := range []drop.LotID{"barolo", "truffle"} {
 		for i := range 3 {
-			s.do(t, "HDEL", s.key(t, "lot", lot), fmt.Sprint("@user-", i))
+			s.count(t, lot, fmt.Sprint("user-", i), "")
 		}
 	}
 	report := s.repair(t, reconcile.Options{MaxRepair: 4})
@@ -242,7 +245,7 @@ func TestAFrozenShardIsNotRepaired(t *testing.T) {
 	s.load(t, drop.Definition{Lot: "truffle", Stock: 10})
 	s.sell(t, "truffle", 0, 2)
 	s.drain(t)
-	s.do(t, "HDEL", s.key(t, "lot", "truffle"), "@"+holds)
+	s.count(t, "truffle", holds, "")
 	seen, err := s.stock.ShardState(t.Context(), drop.LotID("truffle").Shard(4))
 	if err != nil {
 		t.Fatal(err)
@@ -283,7 +286,7 @@ func TestARepairPausedPastItsLockChangesNothing(t *testing.T) {
 	s.sell(t, "truffle", 0, 4)
 	s.drain(t)
 	for _, user := range []string{holds, bought} {
-		s.do(t, "HSET", s.key(t, "lot", "truffle"), "@"+user, "7\t7\t")
+		s.count(t, "truffle", user, "7\t7\t\t"+user)
 	}
 	g := gated{s.stock, make(chan struct{}), make(chan struct{})}
 	type result struct {
@@ -368,14 +371,16 @@ func TestRepairWorksUnderLiveTraffic(t *testing.T) {
 	}
 	for round := range rounds {
 		s.moveDue(t, lot, "")
-		s.do(t, "HDEL", s.key(t, "lot", lot), "@quiet-0", "@quiet-1")
-		s.do(t, "HSET", s.key(t, "lot", lot), "@quiet-2", "5\t1\t", "@quiet-3", "9\t9\t", fmt.Sprint("#left-", round), "1\t1\t1\t")
+		for user, text := range map[string]string{"quiet-0": "", "quiet-1": "", "quiet-2": "5\t1\t\tquiet-2", "quiet-3": "9\t9\t\tquiet-3"} {
+			s.count(t, lot, user, text)
+		}
+		s.do(t, "HSET", s.key(t, "lot", lot), fmt.Sprint("#left-", round), "1\t1\t1\t")
 		begun := calls.Load()
 		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
 			report := s.repair(t, reconcile.Options{})
 			row := rowOf(t, report, lot)
-			text := s.do(t, "HMGET", s.key(t, "lot", lot), "@quiet-0", "@quiet-1", "@quiet-2", "@quiet-3", fmt.Sprint("#left-", round))
-			want := fmt.Sprintf("0\t2\t\n2\t0\t%s\n0\t2\t\n2\t0\t%s", quiet[1].Attempt, quiet[3].Attempt)
+			text := s.do(t, "HMGET", s.key(t, "lot", lot), drop.MarkOf(lot, "quiet-0"), drop.MarkOf(lot, "quiet-1"), drop.MarkOf(lot, "quiet-2"), drop.MarkOf(lot, "quiet-3"), fmt.Sprint("#left-", round))
+			want := fmt.Sprintf("0\t2\t\tquiet-0\n2\t0\t%s\tquiet-1\n0\t2\t\tquiet-2\n2\t0\t%s\tquiet-3", quiet[1].Attempt, quiet[3].Attempt)
 			return strings.TrimSpace(text) == want && s.allDue(t, lot, quiet), fmt.Sprintf("%q\n%+v", text, row)
 		})
 		if calls.Load() == begun {

@@ -130,6 +130,30 @@ const (
 
 func attemptOf(lot drop.LotID, user string) string { return drop.AttemptOf(lot, user, "k") }
 
+// unfold gives a user's hold a field of its own, as it has once anything happened to it.
+func (s *shop) unfold(t testing.TB, lot drop.LotID, user string) {
+	t.Helper()
+	key, mark := s.key(t, "lot", lot), drop.MarkOf(lot, user)
+	text := s.do(t, "HGET", key, mark)
+	if !strings.HasPrefix(text, "h") && !strings.HasPrefix(text, "b") {
+		return
+	}
+	const rest = drop.AttemptLen - drop.MarkLen
+	attempt, record := mark+text[1:1+rest], text[:1]+text[1+rest:]
+	s.do(t, "HSET", key, attempt, record, mark, strings.Split(record, "\t")[3]+"\t0\t"+attempt+"\t"+user)
+}
+
+// count writes what counts for a user, beside the records; "" for nothing.
+func (s *shop) count(t testing.TB, lot drop.LotID, user, text string) {
+	t.Helper()
+	s.unfold(t, lot, user)
+	if text == "" {
+		s.do(t, "HDEL", s.key(t, "lot", lot), drop.MarkOf(lot, user))
+	} else {
+		s.do(t, "HSET", s.key(t, "lot", lot), drop.MarkOf(lot, user), text)
+	}
+}
+
 // key returns the name of one of a lot's keys: lot, res, user, due.
 func (s *shop) key(t testing.TB, kind string, lot drop.LotID) string {
 	t.Helper()

@@ -36,7 +36,7 @@ const (
 type request struct {
 	kind    kind
 	lot     drop.LotID
-	rival   string              // two requests with the same rival must not share a batch: the user (reserve), the attempt (settle)
+	rival   string              // two requests with the same rival must not share a batch: the user's mark (reserve), the attempt (settle)
 	attempt string              // reserveKind
 	reserve drop.ReserveRequest // reserveKind
 	row     [7]string           // settleKind: its row, see the script

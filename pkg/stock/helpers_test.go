@@ -74,14 +74,14 @@ local function moved(field, layout, ...)
   for _, at in ipairs({ ... }) do f[at] = f[at] > 0 and f[at] - d or 0 end
   redis.call('HSET', KEYS[7], field, struct.pack(layout, unpack(f)))
 end
-moved('live', '>i6i6i6i6i6', 4, 5)
+moved('live', '<ddddd', 4, 5)
 moved('rule', '>i6i6i6i6i6i6ss', 5, 6)
 local times = { h = { 6, 7 }, b = {}, c = { 12 }, r = { 6 }, x = { 6 }, f = { 6 } }
 local all = redis.call('HGETALL', KEYS[7])
 for i = 1, #all, 2 do
   if string.sub(all[i], 1, 1) == '#' then
     redis.call('HSET', KEYS[7], all[i], move(all[i + 1], 2, 3))
-  elseif #all[i] == 26 and string.sub(all[i], 1, 1) ~= '@' then
+  elseif (#all[i] == 26 or #all[i] == 16) and times[string.sub(all[i + 1], 1, 1)] then
     redis.call('HSET', KEYS[7], all[i], move(all[i + 1], unpack(times[string.sub(all[i + 1], 1, 1)])))
   end
 end
@@ -89,16 +89,11 @@ local due = redis.call('ZRANGEBYLEX', KEYS[4], '[' .. lot .. '\t', '(' .. lot ..
 if #due > 0 then redis.call('ZREM', KEYS[4], unpack(due)) end
 for _, member in ipairs(due) do redis.call('ZADD', KEYS[4], '0', (string.gsub(member, '\t(%d+)\t', function(at) return string.format('\t%013d\t', at - d) end, 1))) end
 for _ = 1, redis.call('LLEN', KEYS[6]) do
-  local values, moved, at, i = { cmsgpack.unpack(redis.call('LPOP', KEYS[6])) }, {}, nil, 1
-  while values[i] do
-    if type(values[i]) == 'number' then
-      at, i = values[i], i + 1
-    else
-      for _, v in ipairs({ values[i] == lot and at - d or at, values[i], values[i + 1] }) do moved[#moved + 1] = v end
-      i = i + 2
-    end
+  local at, lines = string.match(redis.call('LPOP', KEYS[6]), '^(%d+)\n(.*)$')
+  for line in string.gmatch(lines, '[^\n]+') do
+    local mine = string.match(line, '^[^\t]*') == lot
+    redis.call('RPUSH', KEYS[6], string.format('%d\n%s\n', mine and at - d or at, line))
   end
-  redis.call('RPUSH', KEYS[6], cmsgpack.pack(unpack(moved)))
 end
 local next = redis.call('ZSCORE', KEYS[3], lot)
 if next then redis.call('ZADD', KEYS[3], string.format('%d', next - d), lot) end

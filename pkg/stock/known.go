@@ -30,8 +30,8 @@ const lookName = "look"
 
 // look asks whether anything is known of an attempt or its user.
 type look struct {
-	lot           drop.LotID
-	attempt, user string // fields of the lot's hash
+	lot     drop.LotID
+	attempt string
 	gone          atomic.Bool
 	done          chan known // capacity 1
 }
@@ -49,7 +49,7 @@ var looks = sync.Pool{New: func() any { return &look{done: make(chan known, 1)} 
 // foreign or missing lot, or a server that was restarted.
 func (s *Stock) Unknown(ctx context.Context, lot drop.LotID, user, key string) (bool, error) {
 	k, _ := looks.Get().(*look)
-	k.lot, k.attempt, k.user = lot, drop.AttemptOf(lot, user, key), userField+user
+	k.lot, k.attempt = lot, drop.AttemptOf(lot, user, key)
 	if err := s.shardOf(lot).submitLook(k); err != nil {
 		return false, err
 	}
@@ -146,7 +146,7 @@ func (l *lane) answer(ctx context.Context, sh *shard, batch []*look, notReady er
 		args := make([]any, 0, 4+2*len(ks))
 		args = append(args, "HMGET", keys.lot(lot), "live", "frozen")
 		for _, k := range ks {
-			args = append(args, k.attempt, k.user)
+			args = append(args, k.attempt, k.attempt[:drop.MarkLen])
 		}
 		replies[lot] = redis.NewSliceCmd(ctx, args...)
 		_ = pipe.Process(ctx, replies[lot])

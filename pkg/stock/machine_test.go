@@ -3,7 +3,6 @@ package stock
 import (
 	"context"
 	"flag"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -524,9 +523,14 @@ func (m *machine) records(rt *rapid.T, lot drop.LotID) map[string]string {
 	must(rt, err)
 	fields, err := m.rdb.HGetAll(ctx, h.key).Result()
 	must(rt, err)
-	records := maps.Clone(fields)
-	maps.DeleteFunc(records, func(name, _ string) bool { return len(name) != drop.AttemptLen || strings.HasPrefix(name, userField) })
-	for name := range fields {
+	records := make(map[string]string)
+	for name, value := range fields {
+		if attempt, record, ok := recordOf(name, value); ok {
+			if _, twice := records[attempt]; twice {
+				rt.Fatalf("the record of %s is in two fields", attempt)
+			}
+			records[attempt] = record
+		}
 		if batch, ok := strings.CutPrefix(name, batchField); ok && !m.batchHasEntry(rt, lot, batch) {
 			rt.Fatalf("the batch %s has no due entry to go with", batch)
 		}
@@ -567,7 +571,7 @@ func (m *machine) compareUsers(rt *rapid.T, b *book, got map[string]drop.UserCou
 		if u.held == 0 && u.bought == 0 {
 			continue
 		}
-		if want := (drop.UserCount{User: name, Held: u.held, Bought: u.bought, Live: u.live}); got[name] != want {
+		if want := (drop.UserCount{Mark: drop.MarkOf(b.def.Lot, name), User: name, Held: u.held, Bought: u.bought, Live: u.live}); got[name] != want {
 			rt.Fatalf("user %+v, the book has %+v", got[name], want)
 		}
 		delete(got, name)

@@ -51,36 +51,6 @@ func (p *packer) number(n int64) {
 	p.Write(binary.BigEndian.AppendUint64(append(head[:0], 0xd3), uint64(n)))
 }
 
-// unpack reads texts and times as cmsgpack.pack writes them (str, uint 64); it stops at anything else.
-func unpack(packed string) (values []any) {
-	for packed != "" {
-		b := []byte(packed[:min(9, len(packed))])
-		var n, head int // bytes of a text, and before it
-		switch {
-		case b[0]&0xe0 == 0xa0:
-			n, head = int(b[0]&0x1f), 1
-		case b[0] == 0xd9 && len(b) > 1:
-			n, head = int(b[1]), 2
-		case b[0] == 0xda && len(b) > 2:
-			n, head = int(binary.BigEndian.Uint16(b[1:])), 3
-		case b[0] == 0xdb && len(b) > 4:
-			n, head = int(binary.BigEndian.Uint32(b[1:])), 5
-		case (b[0] == 0xcf || b[0] == 0xd3) && len(b) > 8:
-			values = append(values, int64(binary.BigEndian.Uint64(b[1:])))
-			packed = packed[9:]
-			continue
-		default:
-			return values
-		}
-		if len(packed)-head < n {
-			return values
-		}
-		values = append(values, packed[head:head+n])
-		packed = packed[head+n:]
-	}
-	return values
-}
-
 // packReserves writes a group's requests as reserve.lua reads them. Quantity and hold are mostly the same for all of a
 // lot: then they are said once, and from leastBatch on the requests are a batch. The lots with one request come first,
 // those that ask for something else than the first of them apart.
@@ -95,11 +65,9 @@ func (s *Stock) packReserves(g *group) string {
 		asked := askedOf(*first)
 		for _, l := range g.lots[:g.lone] {
 			r := l.requests[0]
-			p.text(string(l.lot))
 			p.text(r.attempt)
-			p.text(userField, r.reserve.User)
-			p.text("h\t", r.reserve.User, asked)
-			p.text("\t", r.reserve.Key, "\t", r.reserve.Actor, "\t0\n")
+			p.text(r.attempt[:drop.MarkLen])
+			p.text("h", r.attempt[drop.MarkLen:], "\t", r.reserve.User, asked)
 		}
 	}
 	for _, l := range g.lots[g.lone:] {
@@ -136,17 +104,18 @@ func (p *packer) reserves(rs []*request, batch string, differ bool) {
 		p.text(r.attempt)
 	}
 	for _, r := range rs {
-		p.text(userField, r.reserve.User)
+		p.text(r.attempt[:drop.MarkLen])
 	}
 	asked := askedOf(rs[0].reserve)
 	for i, r := range rs {
+		rest := r.attempt[drop.MarkLen:]
 		switch {
 		case batch != "":
-			p.text("b\t", r.reserve.User, asked, strconv.Itoa(i+1), "\t", batch)
+			p.text("b", rest, "\t", r.reserve.User, asked, strconv.Itoa(i+1), "\t", batch)
 		case differ:
-			p.text("h\t", r.reserve.User, askedOf(r.reserve))
+			p.text("h", rest, "\t", r.reserve.User, askedOf(r.reserve))
 		default:
-			p.text("h\t", r.reserve.User, asked)
+			p.text("h", rest, "\t", r.reserve.User, asked)
 		}
 	}
 	if batch != "" {
@@ -172,6 +141,19 @@ func (p *packer) reserves(rs []*request, batch string, differ bool) {
 			p.number(0)
 		}
 	}
+}
+
+// loneLines are the requests of the lots with one request, a line each: what their events say, but for numbers.
+func loneLines(g *group) string {
+	var b strings.Builder
+	b.Grow(96 * g.lone)
+	for _, l := range g.lots[:g.lone] {
+		r := l.requests[0]
+		for _, part := range [...]string{string(l.lot), "\t", r.attempt, "\t", r.reserve.User, "\t", r.reserve.Key, "\t", r.reserve.Actor, "\n"} {
+			b.WriteString(part)
+		}
+	}
+	return b.String()
 }
 
 // askedOf is the part of a record that says what was asked for.

@@ -84,7 +84,7 @@ func (st *staging) users(ctx context.Context, page []drop.UserCount) error {
 	for slice := range slices.Chunk(page, sliceFields) {
 		fields := make([]string, 0, 2*len(slice))
 		for _, u := range slice {
-			fields = append(fields, userField+u.User, itoa(u.Held)+"\t"+itoa(u.Bought)+"\t"+u.Live)
+			fields = append(fields, drop.MarkOf(st.lot, u.User), strings.Join([]string{itoa(u.Held), itoa(u.Bought), u.Live, u.User}, "\t"))
 		}
 		if err := st.write(ctx, nil, fields); err != nil {
 			return err

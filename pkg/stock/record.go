@@ -106,15 +106,28 @@ func damagedFault(s drop.LotState) error {
 // countText is what a counter of a user is written as.
 var countText = regexp.MustCompile(`^\d{1,15}$`)
 
-// parseUser reads a user's counters. What lua/repair.lua takes for damaged must be so here, or a repair would wait for
+// parseUser reads what counts for a user. What lua/repair.lua takes for damaged must be so here, or a repair would wait for
 // something that it never sees.
-func parseUser(user, text string) drop.UserCount {
-	if len(text) == drop.AttemptLen && !strings.Contains(text, "\t") {
-		return drop.UserCount{User: user, Held: 1, Live: text}
+func parseUser(mark, text string) drop.UserCount {
+	if attempt, record, ok := onlyHold(mark, text); ok {
+		r := &fields{f: strings.Split(record, "\t")}
+		return drop.UserCount{Mark: mark, User: r.text(1), Held: r.num(3), Live: attempt}
 	}
-	r := &fields{f: strings.SplitN(text, "\t", 3)}
-	if len(r.f) < 3 || !countText.MatchString(r.f[0]) || !countText.MatchString(r.f[1]) {
-		return drop.UserCount{User: user, Damaged: true}
+	r := &fields{f: strings.SplitN(text, "\t", 4)}
+	if len(r.f) < 4 || !countText.MatchString(r.f[0]) || !countText.MatchString(r.f[1]) {
+		return drop.UserCount{Mark: mark, Damaged: true}
 	}
-	return drop.UserCount{User: user, Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
+	return drop.UserCount{Mark: mark, User: r.text(3), Held: r.num(0), Bought: r.num(1), Live: r.text(2)}
+}
+
+// restText begins what is stored of a user who has nothing but a hold: its letter and the rest of its attempt.
+var restText = regexp.MustCompile(`^[hb][a-z2-7]{10}\t[^\t]*\t[^\t]*\t\d+\t`)
+
+// onlyHold returns the hold that is stored with its user, if there is one (layout in lua/common.lua).
+func onlyHold(mark, text string) (attempt, record string, ok bool) {
+	const rest = drop.AttemptLen - drop.MarkLen
+	if !restText.MatchString(text) {
+		return "", "", false
+	}
+	return mark + text[1:1+rest], text[:1] + text[1+rest:], true
 }

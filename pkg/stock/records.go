@@ -3,7 +3,6 @@ package stock
 import (
 	"cmp"
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,11 +13,19 @@ import (
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// What a lot's hash has beside the lot itself (layout in lua/common.lua). No attempt contains these signs.
-const (
-	userField  = "@" // starts the name of a user's field
-	batchField = "#" // starts the name of a batch's field
-)
+// What a lot's hash has beside the lot itself (layout in lua/common.lua): attempts and marks, told by their length, and batches.
+const batchField = "#" // starts the name of a batch's field
+
+// recordOf returns the record that a field has, and its attempt.
+func recordOf(name, value string) (attempt, record string, ok bool) {
+	switch {
+	case strings.HasPrefix(name, batchField):
+		return "", "", false
+	case len(name) == drop.MarkLen:
+		return onlyHold(name, value)
+	}
+	return name, value, len(name) == drop.AttemptLen
+}
 
 const scanPage = 1000
 
@@ -29,7 +36,7 @@ func (s *Stock) RecordsOf(ctx context.Context, lot drop.LotID, attempts []string
 	if err != nil {
 		return nil, err
 	}
-	records, err := h.get(ctx, attempts)
+	records, err := h.records(ctx, attempts)
 	if err == nil {
 		records, err = h.explicit(ctx, records)
 	}
@@ -52,12 +59,13 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 		return err
 	}
 	return h.scan(ctx, func(fields map[string]string) error {
-		for name := range fields {
-			if len(name) != drop.AttemptLen || strings.HasPrefix(name, userField) || strings.HasPrefix(name, batchField) {
-				delete(fields, name)
+		records := make(map[string]string, len(fields))
+		for name, value := range fields {
+			if attempt, record, ok := recordOf(name, value); ok {
+				records[attempt] = record
 			}
 		}
-		records, err := h.explicit(ctx, fields)
+		records, err := h.explicit(ctx, records)
 		if err != nil {
 			return err
 		}
@@ -82,8 +90,8 @@ func (s *Stock) Users(ctx context.Context, lot drop.LotID, fn func([]drop.UserCo
 	return h.scan(ctx, func(fields map[string]string) error {
 		page := make([]drop.UserCount, 0, len(fields)/2)
 		for name, value := range fields {
-			if user, ok := strings.CutPrefix(name, userField); ok {
-				page = append(page, parseUser(user, value))
+			if len(name) == drop.MarkLen && !strings.HasPrefix(name, batchField) {
+				page = append(page, parseUser(name, value))
 			}
 		}
 		return fn(page)
@@ -96,15 +104,16 @@ func (s *Stock) UsersOf(ctx context.Context, lot drop.LotID, users []string) (ma
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(users))
+	marks := make([]string, len(users))
 	for i, user := range users {
-		names[i] = userField + user
+		marks[i] = drop.MarkOf(lot, user)
 	}
-	fields, err := h.get(ctx, names)
+	fields, err := h.get(ctx, marks)
 	out := make(map[string]drop.UserCount, len(fields))
-	for name, value := range fields {
-		user := strings.TrimPrefix(name, userField)
-		out[user] = parseUser(user, value)
+	for i, user := range users {
+		if value, ok := fields[marks[i]]; ok {
+			out[user] = parseUser(marks[i], value)
+		}
 	}
 	return out, err
 }
@@ -138,6 +147,24 @@ func (h hash) get(ctx context.Context, names []string) (map[string]string, error
 		}
 	}
 	return out, h.stock.commandFault(h.key, err)
+}
+
+// records returns the records of attempts, as they are stored; those that are not there are absent.
+func (h hash) records(ctx context.Context, attempts []string) (map[string]string, error) {
+	names := make([]string, 0, 2*len(attempts))
+	for _, attempt := range attempts {
+		names = append(names, attempt, attempt[:drop.MarkLen])
+	}
+	fields, err := h.get(ctx, names)
+	out := make(map[string]string, len(attempts))
+	for _, attempt := range attempts {
+		for _, name := range []string{attempt[:drop.MarkLen], attempt} {
+			if a, record, ok := recordOf(name, fields[name]); ok && a == attempt && record != "" {
+				out[attempt] = record
+			}
+		}
+	}
+	return out, err
 }
 
 // scan hands all fields to fn, in pages.
@@ -198,7 +225,7 @@ func (h hash) explicit(ctx context.Context, records map[string]string) (map[stri
 		if len(lost) == 0 || look == looks {
 			return records, nil
 		}
-		again, err := h.get(ctx, lost)
+		again, err := h.records(ctx, lost)
 		if err != nil {
 			return nil, err
 		}
@@ -284,27 +311,22 @@ func (s *Stock) unfiledOf(ctx context.Context, node *redis.Client, keys shardKey
 }
 
 // parseUnfiled reads of an element what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
-func parseUnfiled(element string, lot drop.LotID) (page []drop.DueEntry) {
-	values := unpack(element)
-	for i := 0; i < len(values); i++ {
-		if at, ok := values[i].(int64); ok {
-			page = append(page, drop.DueEntry{At: time.UnixMilli(at).UTC()})
-			continue
-		}
-		if len(page) == 0 || i+1 == len(values) {
-			break
-		}
-		attempt, ok := values[i+1].(string)
-		if !ok || len(attempt) != drop.AttemptLen {
-			break
-		}
-		if values[i] == string(lot) {
-			last := &page[len(page)-1]
-			last.Attempts = append(last.Attempts, attempt)
-		}
-		i++
+func parseUnfiled(element string, lot drop.LotID) []drop.DueEntry {
+	first, lines, _ := strings.Cut(element, "\n")
+	at, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return nil
 	}
-	return slices.DeleteFunc(page, func(e drop.DueEntry) bool { return len(e.Attempts) == 0 })
+	e := drop.DueEntry{At: time.UnixMilli(at).UTC()}
+	for line := range strings.SplitSeq(lines, "\n") {
+		if f := strings.SplitN(line, "\t", 3); len(f) > 1 && f[0] == string(lot) && len(f[1]) == drop.AttemptLen {
+			e.Attempts = append(e.Attempts, f[1])
+		}
+	}
+	if len(e.Attempts) == 0 {
+		return nil
+	}
+	return []drop.DueEntry{e}
 }
 
 // StrayDues hands every due entry of a shard to fn that is of none of the known lots. What is of a known lot is passed over

@@ -62,7 +62,7 @@ func fixArgs(f drop.Fix) []string {
 		if f.Seen.Damaged {
 			seen = "damaged"
 		}
-		return append([]string{"user", f.Subject, seen, strconv.Itoa(len(f.Records))}, lastSeqs(f.Records)...)
+		return append([]string{"user", f.Seen.Mark, f.Subject, seen, strconv.Itoa(len(f.Records))}, lastSeqs(f.Records)...)
 	}
 	return []string{"next"}
 }
@@ -130,8 +130,8 @@ func (s *Stock) StrayBatches(ctx context.Context, lot drop.LotID, filed map[stri
 	// Whether a record refers to one is seldom asked: a sound lot has each of its batches in a due entry.
 	err = h.scan(ctx, func(fields map[string]string) error {
 		for name, value := range fields {
-			if len(name) == drop.AttemptLen && strings.HasPrefix(value, "b\t") {
-				delete(stray, value[strings.LastIndexByte(value, '\t')+1:])
+			if _, record, ok := recordOf(name, value); ok && strings.HasPrefix(record, "b\t") {
+				delete(stray, record[strings.LastIndexByte(record, '\t')+1:])
 			}
 		}
 		return nil

@@ -27,7 +27,7 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 	k := s.shardOf(lot).keys
 	rdb.Del(t.Context(), k.due, k.next, k.unfiled)
 	rdb.ZAdd(t.Context(), k.due, redis.Z{Member: sound}, redis.Z{Member: "hat\t!"})
-	rdb.HSet(t.Context(), k.lot(lot), "@ann", "5\t0\t", "#left", "1\t1\t1\t")
+	rdb.HSet(t.Context(), k.lot(lot), ann.ID.Attempt, recordText(drop.Record{Reservation: ann, Asked: "2/0"}), drop.MarkOf(lot, "ann"), "5\t0\t\tann", "#left", "1\t1\t1\t")
 	ended := ann
 	ended.ID.Attempt = drop.AttemptOf(lot, "nobody", "k")
 	seen, err := s.Lot(t.Context(), lot)
@@ -39,7 +39,7 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 		return drop.Fix{Kind: drop.FixDue, Subject: r.ID.Attempt, Records: []drop.Reservation{r}}
 	}
 	user := func(held int64, records ...drop.Reservation) drop.Fix {
-		return drop.Fix{Kind: drop.FixUser, Subject: "ann", Seen: drop.UserCount{User: "ann", Held: held}, Records: records}
+		return drop.Fix{Kind: drop.FixUser, Subject: "ann", Seen: drop.UserCount{Mark: drop.MarkOf(lot, "ann"), User: "ann", Held: held}, Records: records}
 	}
 	stray := func(member string) drop.Fix { return drop.Fix{Kind: drop.FixStray, Subject: member} }
 	fixes := []drop.Fix{due(ann), user(5, ann), stray("hat\t!"), {Kind: drop.FixBatch, Subject: "left"}, {Kind: drop.FixNext}}
@@ -57,7 +57,7 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 		"another user's record":    {seen, []drop.Fix{user(5, ann, bob)}},
 		"a record that is no more": {seen, []drop.Fix{user(5, ann, ended)}},
 		"other counters":           {seen, []drop.Fix{user(4, ann)}},
-		"damaged counters":         {seen, []drop.Fix{{Kind: drop.FixUser, Subject: "ann", Seen: drop.UserCount{Damaged: true}, Records: []drop.Reservation{ann}}}},
+		"damaged counters":         {seen, []drop.Fix{{Kind: drop.FixUser, Subject: "ann", Seen: drop.UserCount{Mark: drop.MarkOf(lot, "ann"), Damaged: true}, Records: []drop.Reservation{ann}}}},
 		"a sound due entry":        {seen, []drop.Fix{stray(sound)}},
 	} {
 		before := contents(t, rdb)
@@ -78,7 +78,7 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 	if now, err := s.Lot(t.Context(), lot); err != nil || now.Watermark != seen.Watermark || now.Totals != seen.Totals {
 		t.Errorf("the lot is %+v, %v", now, err)
 	}
-	if u, err := s.UsersOf(t.Context(), lot, []string{"ann"}); err != nil || u["ann"] != (drop.UserCount{User: "ann", Held: 2, Live: ann.ID.Attempt}) {
+	if u, err := s.UsersOf(t.Context(), lot, []string{"ann"}); err != nil || u["ann"] != (drop.UserCount{Mark: drop.MarkOf(lot, "ann"), User: "ann", Held: 2, Live: ann.ID.Attempt}) {
 		t.Errorf("ann has %+v, %v", u, err)
 	}
 	if filed, first, err := s.NextLook(t.Context(), lot); err != nil || !filed.Equal(first) || first.After(ann.Deadline) {
@@ -140,7 +140,7 @@ func TestAFixedHoldNoLongerNeedsItsBatch(t *testing.T) {
 	if again, err := s.RecordsOf(t.Context(), lot, []string{lost}); err != nil || again[lost] != found[lost] {
 		t.Errorf("the record was %+v, is %+v, %v", found[lost], again[lost], err)
 	}
-	if record := rdb.HGet(t.Context(), k.lot(lot), lost).Val(); !strings.HasPrefix(record, "h\t") {
+	if record := rdb.HGet(t.Context(), k.lot(lot), lost[:drop.MarkLen]).Val(); !strings.HasPrefix(record, "h"+lost[drop.MarkLen:]) {
 		t.Errorf("the record still needs its batch: %q", record)
 	}
 	passTime(t, s, rdb, time.Hour, lot)

@@ -111,7 +111,7 @@ func (sc *scene) runAs(t *testing.T, withSource bool, script string, keys, args 
 	t.Helper()
 	args = slices.Clone(args)
 	if script == lua.Reserve && len(args) > 5 {
-		args = append(args[:5], packed(args[5:]))
+		args = append(args[:5], packed(args[5:]), loneLine(keys, args[5:]))
 	}
 	call := &invocation{script: scripts[script], keys: keys, args: args[3:]}
 	cmd := call.command(t.Context(), withSource, [3]string(args[:3]))
@@ -147,13 +147,14 @@ type scriptCall struct {
 
 // reserveArgs are the values of one request as the engine packs them, numbers as text.
 func reserveArgs(lot drop.LotID, user, qty string) []string {
-	return []string{string(lot), "1", "-1", "-1", "", drop.AttemptOf(lot, user, "new"), "@" + user, "h\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0", "0"}
+	attempt := drop.AttemptOf(lot, user, "new")
+	return []string{string(lot), "1", "-1", "-1", "", attempt, attempt[:drop.MarkLen], "h" + attempt[drop.MarkLen:] + "\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0", "0"}
 }
 
 // loneArgs are a request among those that are the only ones of their lots.
 func loneArgs(lot drop.LotID, user, qty string) []string {
 	args := reserveArgs(lot, user, qty)
-	return []string{qty, "0", string(lot), args[5], args[6], args[7], args[8]}
+	return []string{qty, "0", args[5], args[6], args[7]}
 }
 
 // replaceArgs are the same request, for the place of the user's live hold.
@@ -175,8 +176,10 @@ func batchArgs(lot drop.LotID, batch string, users ...string) []string {
 	args := []string{string(lot), strconv.Itoa(len(users)), "1", "0", batch}
 	columns := []func(i int, user string) string{
 		func(_ int, user string) string { return drop.AttemptOf(lot, user, "new") },
-		func(_ int, user string) string { return "@" + user },
-		func(i int, user string) string { return "b\t" + user + "\t1/0\t1\t" + strconv.Itoa(i+1) + "\t" + batch },
+		func(_ int, user string) string { return drop.MarkOf(lot, user) },
+		func(i int, user string) string {
+			return "b" + drop.AttemptOf(lot, user, "new")[drop.MarkLen:] + "\t" + user + "\t1/0\t1\t" + strconv.Itoa(i+1) + "\t" + batch
+		},
 	}
 	for _, column := range columns {
 		for i, user := range users {
@@ -189,6 +192,17 @@ func batchArgs(lot drop.LotID, batch string, users ...string) []string {
 	}
 	return append(args, events.String())
 }
+
+// loneLine is what the event of a request says that is the only one of its lot; "" where there is none.
+func loneLine(keys, values []string) string {
+	if values[0] == "0" || len(values) < 6 || len(keys) <= firstLot {
+		return ""
+	}
+	_, lot, _ := strings.Cut(keys[firstLot], "}:lot:")
+	return strings.Join([]string{lot, values[3], strings.Split(values[5], "\t")[1], "new", "shop\n"}, "\t")
+}
+
+const firstLot = 6 // in keys
 
 // packed packs values: what reads as a number as one, the rest as text.
 func packed(values []string) string {
@@ -245,7 +259,7 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 		{"adjust up", "change", one, []string{string(sceneLot), "op", "why", "100", "0", "by", "2", "6"}, []int{3, 6, 7}},
 		{"adjust down with take-back", "change", one, []string{string(sceneLot), "op", "why", "100", "0", "to", "4", "6"}, []int{3, 6, 7}},
 		{"repair", "repair", one, []string{string(sceneLot), sc.door[0], "1", "1", "1000", "due", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"),
-			"user", "bob", "9\t9\t", "1", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"), "stray", string(sceneLot) + "\t!", "batch", "none", "next"}, []int{2, 3, 4, 7, 11, 13}},
+			"user", drop.MarkOf(sceneLot, "bob"), "bob", "9\t9\t", "1", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"), "stray", string(sceneLot) + "\t!", "batch", "none", "next"}, []int{2, 3, 4, 7, 12, 14}},
 		{"trim", "trim", nil, []string{"0-1"}, nil},
 		{"snapshot", "snapshot", both, []string{"100"}, nil},
 	}

@@ -3,6 +3,7 @@ package stock
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,20 +135,10 @@ func TestDamageInWhatIsUnfiledHarmsNobody(t *testing.T) {
 	lot := newLot(t, s, drop.Definition{Lot: "g:l", Stock: 3, Hold: time.Minute})
 	keys := s.shardOf(lot).keys
 	attempt := drop.AttemptOf(lot, "nobody", "k")
-	pack := func(values ...any) string {
-		p := &packer{}
-		for _, v := range values {
-			if text, ok := v.(string); ok {
-				p.text(text)
-			} else {
-				p.number(1 << 40)
-			}
-		}
-		return p.String()
-	}
-	const at = 0 // stands for a time
-	for i, damage := range []string{"stray", "\xc1", "\xa5ab", pack(string(lot), attempt), pack(at, string(lot), "short"), pack(at, string(lot)), pack(at), pack(at, string(lot), at, attempt),
-		pack(string(lot), attempt, at), pack(at, "\xff\t\n", attempt), pack(at, string(lot), attempt, "\x01"), "\x93\x01\x02\x03" + pack(at), "\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00" + pack(string(lot), attempt)} {
+	const at = "1790000000000\n"
+	for i, damage := range []string{"stray", "", "\xc1", "\n", "\t", at, at + string(lot), at + string(lot) + "\tshort\n", at + string(lot) + "\t" + attempt[:25] + "!\n", at + "\t" + attempt + "\n", at + "\xff\t" + attempt + "\n",
+		string(lot) + "\t" + attempt + "\n", "-1\n" + string(lot) + "\t" + attempt + "\n", "1e999\n" + string(lot) + "\t" + attempt + "\n", at + at + string(lot) + "\t" + attempt + "x\n",
+		at + string(lot) + "\t" + attempt, strings.Repeat("9", 400) + "\n" + string(lot) + "\t" + attempt + "\n"} {
 		if err := rdb.RPush(t.Context(), keys.unfiled, damage).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -177,22 +168,20 @@ func redisWithout(t testing.TB, rdb *redis.Client, key, element string) *redis.C
 	return rdb
 }
 
-func FuzzUnpack(f *testing.F) {
-	f.Add("g:lot", "abc", 1)
-	f.Add("", string(make([]byte, 300)), 70_000)
-	f.Fuzz(func(t *testing.T, a, b string, n int) {
-		unpack(a) // whatever it is
-		parseUnfiled(a, "l")
-		c := string(make([]byte, min(max(0, n), 1<<17)))
-		p := &packer{}
-		p.text(a)
-		p.number(1 << 41)
-		p.text(b, c)
-		if got := unpack(p.String()); !slices.Equal(got, []any{a, int64(1 << 41), b + c}) {
-			t.Errorf("%q", got)
-		}
-		if got := unpack(p.String()[:p.Len()-1]); len(got) != 2 {
-			t.Errorf("half a text is none: %q", got)
+func FuzzParseUnfiled(f *testing.F) {
+	attempt := drop.AttemptOf("l", "ann", "k")
+	f.Add("1790000000000\nl\t" + attempt + "\tann\tk\tshop\n")
+	f.Add("-1\nl\t" + attempt)
+	f.Fuzz(func(t *testing.T, element string) {
+		for _, e := range parseUnfiled(element, "l") {
+			if len(e.Attempts) == 0 {
+				t.Errorf("of %q comes an entry without attempts", element)
+			}
+			for _, a := range e.Attempts {
+				if len(a) != drop.AttemptLen || !strings.Contains(element, "\nl\t"+a) {
+					t.Errorf("of %q comes %q", element, a)
+				}
+			}
 		}
 	})
 }

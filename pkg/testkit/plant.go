@@ -23,7 +23,7 @@ var places = map[string]struct {
 	field, layout string
 	place         int
 }{
-	"available": {"live", ">i6i6i6i6i6", 1}, "held": {"live", ">i6i6i6i6i6", 2}, "seq": {"live", ">i6i6i6i6i6", 3}, "mark": {"live", ">i6i6i6i6i6", 4},
+	"available": {"live", "<ddddd", 1}, "held": {"live", "<ddddd", 2}, "seq": {"live", "<ddddd", 3}, "mark": {"live", "<ddddd", 4},
 	"sold": {"totals", ">i6i6", 1}, "capacity": {"totals", ">i6i6", 2}, "epoch": {"rule", ">i6i6i6i6i6i6ss", 1}, "limit": {"rule", ">i6i6i6i6i6i6ss", 2},
 }
 
