@@ -135,11 +135,11 @@ func (s shop) endShortHolds(t *testing.T, lot drop.LotID) {
 	t.Helper()
 	const script = `local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
-  local head, deadline, created, tail = string.match(all[i + 1], '^(h\t[^\t]*\t[^\t]*\t%d+\t%d+\t)(%d+)\t(%d+)(.*)$')
+  local head, deadline, created, tail = string.match(all[i + 1], '^(h[a-z2-7]*\t[^\t]*\t[^\t]*\t%d+\t%d+\t)(%d+)\t(%d+)(.*)$')
   if head and deadline - created <= 1000 then
-    local over = created - 1
+    local over, attempt = created - 1, #all[i] == 26 and all[i] or all[i] .. string.sub(head, 2, 11)
     redis.call('HSET', KEYS[1], all[i], head .. string.format('%d', over) .. '\t' .. created .. tail)
-    redis.call('ZADD', KEYS[2], '0', string.format('%s\t%013d\t\t%s', ARGV[1], over, all[i]))
+    redis.call('ZADD', KEYS[2], '0', string.format('%s\t%013d\t\t%s', ARGV[1], over, attempt))
     redis.call('ZADD', KEYS[3], string.format('%d', over), ARGV[1])
   end
 end
