@@ -365,7 +365,10 @@ func decodeGroup(f []string, line string) (group, error) {
 	if n := p.count(1); n != int64(len(g.numbers)) || n > maxBatch {
 		p.fail("a group of %d lines with %d numbers", n, len(g.numbers))
 	}
-	return g, p.err
+	if p.err != nil {
+		return group{}, p.err
+	}
+	return g, nil
 }
 
 // groupHold reads one line of a group.
@@ -404,7 +407,7 @@ func (e *Event) decodeGroupHold(f []string, number string, g *group) error {
 	switch {
 	case len(n.fields) == 3:
 		g.epoch, g.deadline = n.count(1), n.time(2)
-	case len(n.fields) != 1 || g.deadline.IsZero():
+	case len(n.fields) != 1 || g.deadline.IsZero() || e.Seq == 0:
 		n.fail("the number %s of a hold is incomplete", quote(number))
 	}
 	if n.err != nil {

@@ -1,6 +1,8 @@
 package drop
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -143,6 +145,50 @@ func TestABatchIsReadAsItsHolds(t *testing.T) {
 	}
 }
 
+const (
+	groupHeader = "-\t3\t2\t2/0\t1700000000000\t"
+	groupLines  = "hat\tabcdefghijklmnopqrstuvwxya\tann\tk1\tshop\ncap\tabcdefghijklmnopqrstuvwxyb\tbob\tk2\tshop\ntie\tabcdefghijklmnopqrstuvwxyc\tcy\tk3\tshop\n"
+)
+
+func TestAGroupIsReadAsItsHolds(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_000).UTC()
+	hold := func(lot, epoch, attempt, user, n, deadline, key string) string {
+		return lot + "/" + epoch + " abcdefghijklmnopqrstuvwxy" + attempt + "\th\t" + user + "\t2/0\t2\t" + n + "\t" + deadline + "\t1700000000000\t" + key + "\tshop\t0"
+	}
+	ann, bob, cy := hold("hat", "4", "a", "ann", "8", "1700000300000", "k1"), hold("cap", "4", "b", "bob", "17", "1700000300000", "k2"), hold("tie", "5", "c", "cy", "9", "1700000400000", "k3")
+	const numbers = "8/4/1700000300000,17,9/5/1700000400000\n"
+	for name, group := range map[string]struct {
+		body   string
+		holds  []string
+		poison string // the lots of what is not a hold
+	}{
+		"whole":              {groupHeader + numbers + groupLines, []string{ann, bob, cy}, ""},
+		"before a lot":       {groupHeader + numbers + groupLines + "@\tlot\t1\n*\tv\t11\tactor\treason\n", []string{ann, bob, cy, "lot/1 *\tv\t11\tactor\treason"}, ""},
+		"one damaged":        {groupHeader + numbers + strings.Replace(groupLines, "wxyb", "wxy!", 1), []string{ann, cy}, "cap"},
+		"one without a user": {groupHeader + numbers + strings.Replace(groupLines, "\tbob", "", 1), []string{ann, cy}, "-"},
+		"one of no lot":      {groupHeader + numbers + strings.Replace(groupLines, "cap", "c p", 1), []string{ann, cy}, "-"},
+		"no number":          {groupHeader + "8/4/1700000300000,,9/5/1700000400000\n" + groupLines, []string{ann, cy}, "cap"},
+		"half a number":      {groupHeader + "8/4/1700000300000,17/4,9/5/1700000400000\n" + groupLines, []string{ann, cy}, "cap"},
+		"no first deadline":  {groupHeader + "8,17,9/5/1700000400000\n" + groupLines, []string{cy}, "hat cap"},
+		"seq 0":              {groupHeader + "8/4/1700000300000,0,9/5/1700000400000\n" + groupLines, []string{ann, cy}, "cap"},
+		"too few lines":      {groupHeader + numbers + strings.SplitAfter(groupLines, "\n")[0], []string{ann}, "-"},
+		"too few numbers":    {groupHeader + "8/4/1700000300000,17\n" + groupLines, nil, "- - - -"},
+		"of another time":    {strings.Replace(groupHeader, "0000\t", "0001\t", 1) + numbers + groupLines, nil, "hat cap tie"},
+	} {
+		events, poison := Entry{Installation: "i", Time: at, Body: group.body}.Decode()
+		var holds, lots []string
+		for _, e := range events {
+			holds = append(holds, fmt.Sprintf("%s/%d %s", e.Lot, e.Epoch, e.Line()))
+		}
+		for _, p := range poison {
+			lots = append(lots, cmp.Or(string(p.Lot), "-"))
+		}
+		if !slices.Equal(holds, group.holds) || strings.Join(lots, " ") != group.poison {
+			t.Errorf("%s: %q, %+v", name, holds, poison)
+		}
+	}
+}
+
 // FuzzEntryDecode feeds hostile entries: no panic, nothing dropped silently, and what is accepted is canonical.
 func FuzzEntryDecode(f *testing.F) {
 	f.Add("@\tlot\t1\n" + "*\tv\t1\tactor\treason\n")
@@ -151,6 +197,7 @@ func FuzzEntryDecode(f *testing.F) {
 	f.Add("\x00\t\n@\t\t\n")
 	f.Add("@\tlot\t1\n" + batchHeader + "2\n" + batchLines)
 	f.Add(batchHeader + "\n" + batchLines) // of no lot
+	f.Add(groupHeader + "8/4/1700000300000,17,9/5/1700000400000\n" + groupLines)
 	f.Fuzz(func(t *testing.T, body string) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
 		events, _ := Entry{Installation: "i", Time: at, Body: body}.Decode()

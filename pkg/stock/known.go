@@ -32,8 +32,8 @@ const lookName = "look"
 type look struct {
 	lot     drop.LotID
 	attempt string
-	gone          atomic.Bool
-	done          chan known // capacity 1
+	gone    atomic.Bool
+	done    chan known // capacity 1
 }
 
 type known struct {
