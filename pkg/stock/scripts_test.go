@@ -195,11 +195,13 @@ func batchArgs(lot drop.LotID, batch string, users ...string) []string {
 
 // loneLine is what the event of a request says that is the only one of its lot; "" where there is none.
 func loneLine(keys, values []string) string {
-	if values[0] == "0" || len(values) < 6 || len(keys) <= firstLot {
+	if len(values) < 6 || len(keys) <= firstLot {
 		return ""
 	}
 	_, lot, _ := strings.Cut(keys[firstLot], "}:lot:")
-	return strings.Join([]string{lot, values[3], strings.Split(values[5], "\t")[1], "new", "shop\n"}, "\t")
+	_, user, _ := strings.Cut(values[5], "\t")
+	user, _, _ = strings.Cut(user, "\t")
+	return strings.Join([]string{lot, values[3], user, "new", "shop\n"}, "\t")
 }
 
 const firstLot = 6 // in keys
@@ -363,6 +365,12 @@ func (sc *scene) wantDoneWithout(t *testing.T, before map[string]string, key str
 // hostileNumbers are what no script may take for a number of its own.
 var hostileNumbers = []string{"", "abc", "nan", "-nan", "inf", "-inf", "-1", "-2", "0", "0.5", "1.5", "1e308", "-1e308", "9007199254740993", "18446744073709551616"}
 
+// asking is what is stored of a request, if it had asked for another number of units.
+func asking(stored, number string) string {
+	f := strings.Split(stored, "\t")
+	return strings.Join([]string{f[0], f[1], number + "/0", number, ""}, "\t")
+}
+
 func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 	testkit.Long(t)
 	for _, due := range []bool{false, true} {
@@ -373,9 +381,9 @@ func TestHostileArgumentsChangeNothingOrSomethingWhole(t *testing.T) {
 					args := slices.Clone(call.args)
 					args[at] = number
 					if lone := args[2] != "0"; call.script == "reserve" && !lone && (at == 12 || at == 5 && number != "-1") {
-						args[10] = "h\t" + args[9][1:] + "\t" + number + "/0\t" + number + "\t"
+						args[10] = asking(args[10], number)
 					} else if call.script == "reserve" && lone && at == 3 {
-						args[8] = "h\t" + args[7][1:] + "\t" + number + "/0\t" + number + "\t"
+						args[7] = asking(args[7], number)
 					}
 					sc.wantWhole(t, fmt.Sprintf("%s, argument %d is %q", call.name, at, number), call, append(sc.door[:], args...))
 				}
