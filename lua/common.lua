@@ -40,8 +40,8 @@
 --
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 -- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
--- there are many: then one entry files all of a lot. An element has those of a call: a line with the time in ms when the first is due,
--- then for each a line that begins with lot and attempt (tabs between). Whoever looks for due holds files them first, or looks there too.
+-- there are many: then one entry files all of a lot. Two elements have those of a call: the time in ms when the first is due, then
+-- for each a line that begins with lot and attempt (tabs between). Whoever looks for due holds files them first, or looks there too.
 local LIVE, TOTALS, RULE = '<ddddd', '>i6i6', '>i6i6i6i6i6i6ss'
 local LIVE_SIZE = 40 -- bytes
 local FILLER = '........................................'
@@ -50,7 +50,7 @@ local FIRST_LOT = 7 -- in KEYS
 local MOST_UNFILED = 640 -- holds, about: more are filed by the call that brings them
 
 local KEYS, ARGV
-local call, pack, unpacked, fmt, match, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
+local call, pack, unpacked, fmt, match, find, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
 -- one of its functions runs
 
 -- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
@@ -63,7 +63,7 @@ local proven -- see prove
 local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
-local unfiled, unfiledn = '', 0 -- this call's element of `unfiled`, of how many holds
+local unfiled, unfiled_at, unfiledn = '', '', 0 -- this call's elements of `unfiled`, and of how many holds
 local unfiled_seen -- the attempts of each lot in `unfiled`, once a call that only looks has read it
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
@@ -72,7 +72,7 @@ local function begin(keys, argv)
   KEYS, ARGV = keys, argv
   if not call then
     call, pack, unpacked, unpack, tonumber, type = redis.call, struct.pack, struct.unpack, _G.unpack, _G.tonumber, _G.type
-    fmt, match, sub, concat = string.format, string.match, string.sub, table.concat
+    fmt, match, find, sub, concat = string.format, string.match, string.find, string.sub, table.concat
   end
   local clock = call('TIME')
   clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -284,19 +284,23 @@ end
 -- read_unfiled: the lots of what is unfiled, in order, and of each the attempts and the earliest time. What is damaged is passed
 -- over: nothing may fail here, and reconcile finds holds without a due entry.
 local function read_unfiled()
-  local lots, attempts, at = {}, {}, {}
+  local lots, attempts, at, time = {}, {}, {}, nil
   for _, element in ipairs(call('LRANGE', KEYS[6], 0, -1)) do
-    local time = tonumber(match(element, '^(%d+)\n') or '')
-    for id, attempt in string.gmatch(time and #element < 1e6 and element or '', '\n([^\t\n]+)\t([a-z2-7]+)[^\n]*') do
-      if #attempt == ATTEMPT then
+    local before, line = time, 0
+    time = tonumber(match(element, '^%d+$') or '')
+    while before and not time and line do
+      local tab, stop = find(element, '\t', line + 1, true), find(element, '\n', line + 1, true)
+      local id, attempt = sub(element, line + 1, (tab or line + 1) - 1), tab and sub(element, tab + 1, tab + ATTEMPT) or ''
+      if id ~= '' and #attempt == ATTEMPT and not find(id, '\n', 1, true) and not find(attempt, '%c') then
         local of = attempts[id]
         if not of then
           of = {}
-          lots[#lots + 1], attempts[id], at[id] = id, of, time
+          lots[#lots + 1], attempts[id], at[id] = id, of, before
         end
         of[#of + 1] = attempt
-        if time < at[id] then at[id] = time end
+        if before < at[id] then at[id] = before end
       end
+      line = stop
     end
   end
   return lots, attempts, at
@@ -319,7 +323,7 @@ end
 local function keep_unfiled()
   if unfiledn == 0 then return end
   call('ZCARD', KEYS[4])
-  if call('RPUSH', KEYS[6], unfiled) * unfiledn >= MOST_UNFILED then file_unfiled() end
+  if call('RPUSH', KEYS[6], unfiled_at, unfiled) * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
 end
 
 -- look_first: when the lot must be looked at first, where its stored entries begin at `due` (0: none) and the call's own

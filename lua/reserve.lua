@@ -367,8 +367,9 @@ local function tell_fresh(m)
     lines, said = concat(kept), string.gsub(match(said, '^,*(.-),*$'), ',,+', ',')
   end
   local qty = fmt('%d', A[2])
-  emit(concat({ '-', fmt('%d', n), qty, qty .. '/' .. fmt('%d', A[3]), now_s, said }, '\t') .. '\n' .. lines)
-  unfiled, unfiledn = fmt('%d\n', first_end) .. lines, n
+  emit(concat({ '-', fmt('%d', n), qty, qty .. '/' .. fmt('%d', A[3]), now_s, said .. '\n' }, '\t'))
+  emit(lines)
+  unfiled, unfiled_at, unfiledn = lines, fmt('%d', first_end), n
 end
 
 -- look_at_others: reads the lots whose values begin at A[at]; returns false if a value is not what the contract says.

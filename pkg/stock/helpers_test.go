@@ -88,11 +88,11 @@ end
 local due = redis.call('ZRANGEBYLEX', KEYS[4], '[' .. lot .. '\t', '(' .. lot .. '\n')
 if #due > 0 then redis.call('ZREM', KEYS[4], unpack(due)) end
 for _, member in ipairs(due) do redis.call('ZADD', KEYS[4], '0', (string.gsub(member, '\t(%d+)\t', function(at) return string.format('\t%013d\t', at - d) end, 1))) end
-for _ = 1, redis.call('LLEN', KEYS[6]) do
-  local at, lines = string.match(redis.call('LPOP', KEYS[6]), '^(%d+)\n(.*)$')
+for _ = 1, redis.call('LLEN', KEYS[6]) / 2 do
+  local at, lines = redis.call('LPOP', KEYS[6]), redis.call('LPOP', KEYS[6])
   for line in string.gmatch(lines, '[^\n]+') do
     local mine = string.match(line, '^[^\t]*') == lot
-    redis.call('RPUSH', KEYS[6], string.format('%d\n%s\n', mine and at - d or at, line))
+    redis.call('RPUSH', KEYS[6], mine and string.format('%d', at - d) or at, line .. '\n')
   end
 end
 local next = redis.call('ZSCORE', KEYS[3], lot)

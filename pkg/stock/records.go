@@ -300,33 +300,33 @@ func (s *Stock) unfiledOf(ctx context.Context, node *redis.Client, keys shardKey
 	if err != nil {
 		return s.commandFault(keys.unfiled, err)
 	}
-	var page []drop.DueEntry
-	for _, element := range elements {
-		page = append(page, parseUnfiled(element, lot)...)
-	}
+	page := parseUnfiled(elements, lot)
 	if len(page) == 0 {
 		return nil
 	}
 	return fn(page)
 }
 
-// parseUnfiled reads of an element what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
-func parseUnfiled(element string, lot drop.LotID) []drop.DueEntry {
-	first, lines, _ := strings.Cut(element, "\n")
-	at, err := strconv.ParseInt(first, 10, 64)
-	if err != nil {
-		return nil
-	}
-	e := drop.DueEntry{At: time.UnixMilli(at).UTC()}
-	for line := range strings.SplitSeq(lines, "\n") {
-		if f := strings.SplitN(line, "\t", 3); len(f) > 1 && f[0] == string(lot) && len(f[1]) == drop.AttemptLen {
-			e.Attempts = append(e.Attempts, f[1])
+// parseUnfiled reads what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
+func parseUnfiled(elements []string, lot drop.LotID) (page []drop.DueEntry) {
+	var at time.Time
+	for _, element := range elements {
+		if ms, err := strconv.ParseUint(element, 10, 63); err == nil {
+			at = time.UnixMilli(int64(ms)).UTC()
+			continue
 		}
+		e := drop.DueEntry{At: at}
+		for line := range strings.SplitSeq(element, "\n") {
+			if f := strings.SplitN(line, "\t", 3); len(f) > 1 && f[0] == string(lot) && len(f[1]) == drop.AttemptLen {
+				e.Attempts = append(e.Attempts, f[1])
+			}
+		}
+		if len(e.Attempts) > 0 && !at.IsZero() {
+			page = append(page, e)
+		}
+		at = time.Time{}
 	}
-	if len(e.Attempts) == 0 {
-		return nil
-	}
-	return []drop.DueEntry{e}
+	return page
 }
 
 // StrayDues hands every due entry of a shard to fn that is of none of the known lots. What is of a known lot is passed over
