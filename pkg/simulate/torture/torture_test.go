@@ -101,6 +101,9 @@ func run(t *testing.T, l *wire.Laboratory, engine torture.Engine, o torture.Opti
 	audit := wire.TortureAudit(l.Stock, l.Ledger, time.Minute)
 	o.Audit = func(ctx context.Context, flushed bool) ([]torture.Finding, error) {
 		if plant != nil {
+			if _, err := audit(ctx, flushed); err != nil { // all is recorded first
+				return nil, err
+			}
 			plant()
 		}
 		return audit(ctx, flushed)
