@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -166,13 +167,19 @@ func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installati
 		err, f.full = f.full, nil
 		return err
 	}
+	if owner, _, err := s.SetUp(ctx); err != nil {
+		return err
+	} else if owner != "" && in.ID != "" && owner != in.ID {
+		return fault.New(fault.Foreign, "its data belongs to another installation than PostgreSQL's")
+	}
+	foreign, err := s.ForeignShards(ctx)
+	if err != nil {
+		return err
+	}
+	f.strange = func(lot drop.LotID) bool { return slices.Contains(foreign, lot.Shard(s.Shards())) }
 	for shard := range s.Shards() {
-		st, err := s.ShardState(ctx, shard)
-		if err != nil {
-			return err
-		}
-		if st.Exists && in.ID != "" && st.Installation != in.ID {
-			return fault.New(fault.Foreign, "its data belongs to another installation than PostgreSQL's")
+		if slices.Contains(foreign, shard) {
+			continue
 		}
 		out, err := s.OutboxState(ctx, shard)
 		if err != nil {
@@ -189,7 +196,7 @@ func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installati
 			return err
 		}
 	}
-	f.states, err = s.LotStates(ctx, ids)
+	f.states, err = s.LotStates(ctx, slices.DeleteFunc(ids, f.strange))
 	return err
 }
 

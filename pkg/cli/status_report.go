@@ -24,6 +24,8 @@ type statusFacts struct {
 	full   error // fault.OutOfMemory
 	outbox []drop.OutboxState
 	states map[drop.LotID]drop.LotState
+	// strange reports whether a lot belongs into a shard that has another installation's data; nil: Redis was silent.
+	strange func(drop.LotID) bool
 
 	// From PostgreSQL.
 	lots     []drop.LedgerLot
@@ -244,6 +246,9 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 			bad[l.Stopped] = append(bad[l.Stopped], l.Lot)
 		case !f.redis.Reachable:
 			n.Unknown++
+		case f.strange != nil && f.strange(l.Lot) && l.Seen:
+			n.Frozen++
+			bad[fault.Foreign] = append(bad[fault.Foreign], l.Lot)
 		case !loaded && l.Archive == drop.ArchiveBegun:
 			n.NotLoaded++
 		case !loaded && l.Seen:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -106,4 +107,25 @@ func entriesOf(events []drop.Event) (entries []drop.OutboxEntry) {
 		entries = append(entries, drop.OutboxEntry{Entry: drop.Entry{Installation: ev.Installation, Time: ev.Time, Body: body}})
 	}
 	return entries
+}
+
+// TestAnotherInstallationsDatabaseAtTheSameAddressIsLeftAlone: after a failover the address leads to somebody else's database.
+func TestAnotherInstallationsDatabaseAtTheSameAddressIsLeftAlone(t *testing.T) {
+	testkit.Long(t)
+	l, db := newLedger(t)
+	r := seeded(t, l, "lot", 10)
+	apply(t, l, r.take()...)
+	r.hold("ann", 1)
+	events := r.take()
+	db.SQL(t, `UPDATE settings SET installation = 'somebody-else'; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) { // the first calls find their connections dead
+		_, err := l.Apply(t.Context(), events, nil)
+		return fault.Is(err, fault.Foreign), fmt.Sprintf("applying there ended with %v", err)
+	})
+	if _, err := l.LockResend(t.Context()); !fault.Is(err, fault.Foreign) {
+		t.Errorf("locking there ended with %v", err)
+	}
+	db.SQL(t, fmt.Sprintf(`UPDATE settings SET installation = '%s'`, l.Installation().ID))
+	apply(t, l, events...)
+	wantTotals(t, l, "lot", 10, 1, 0)
 }

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,7 @@ type Ledger struct {
 	target       string
 	class        int32 // first key of the advisory locks
 	installation Installation
+	opened       atomic.Bool // the installation is known
 }
 
 // Installation tells one dropctl from another. Events of another one are refused.
@@ -55,18 +57,17 @@ func Open(ctx context.Context, o Options) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, failure(targetOf(cfg.ConnConfig), err, "connecting")
+	l := &Ledger{timeout: o.timeout(), target: targetOf(cfg.ConnConfig), class: o.lockClass()}
+	cfg.AfterConnect = l.stillOurs
+	if l.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return nil, l.fail(err, "connecting")
 	}
 	cfg = cfg.Copy()
 	cfg.MaxConns = lockConns
-	locks, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		pool.Close()
-		return nil, failure(targetOf(cfg.ConnConfig), err, "connecting")
+	if l.locks, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		l.pool.Close()
+		return nil, l.fail(err, "connecting")
 	}
-	l := &Ledger{pool: pool, locks: locks, timeout: o.timeout(), target: targetOf(cfg.ConnConfig), class: o.lockClass()}
 	if err := l.checkSchema(ctx); err != nil {
 		l.Close()
 		return nil, err
@@ -135,7 +136,21 @@ func (l *Ledger) checkSchema(ctx context.Context) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fault.New(fault.NotMigrated, "the database %s has no installation id", l.target)
 	}
+	l.opened.Store(err == nil)
 	return l.fail(err, "reading the installation")
+}
+
+// stillOurs refuses a connection to another installation's database: the same address may lead to one after a failover. What
+// is recorded there would be acknowledged here, and lost.
+func (l *Ledger) stillOurs(ctx context.Context, conn *pgx.Conn) error {
+	if !l.opened.Load() {
+		return nil
+	}
+	there, err := readInstallation(ctx, conn)
+	if err == nil && there != l.installation {
+		err = fault.New(fault.Foreign, "the database %s belongs to the installation %s, and was that of %s when this began", l.target, there.ID, l.installation.ID)
+	}
+	return err
 }
 
 // within bounds a whole call, so that a server that went silent cannot hold it for ever.

@@ -9,6 +9,7 @@ package recovery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -154,8 +155,8 @@ const (
 )
 
 // Pass looks at every shard once, acts, and returns what it found where not everything is in order, or was put in
-// order just now. It returns fault.Foreign, and changes nothing, if a shard belongs to another installation. Other
-// errors, joined, are those of shards that did not answer: the others are judged all the same; pass again.
+// order just now. A shard of another installation is left alone; if no shard is ours it returns fault.Foreign, and changes
+// nothing. Other errors, joined, are those of shards that did not answer: the others are judged all the same; pass again.
 func (g *Guardian) Pass(ctx context.Context) ([]Finding, error) {
 	if g.memories == nil {
 		g.memories, g.failed = map[int]memory{}, map[drop.LotID]failure{}
@@ -163,18 +164,18 @@ func (g *Guardian) Pass(ctx context.Context) ([]Finding, error) {
 	stopped, err := g.stoppedShards(ctx)
 	errs := []error{err}
 	p := pass{Guardian: g, rebuildsUntil: time.Now().Add(rebuildFor)}
+	silent := false
 	for shard, seen := range p.looks(ctx) {
-		err := seen.err
-		if err == nil {
-			err = p.sort(seen, stopped[shard])
+		if seen.err == nil {
+			p.sort(seen, stopped[shard])
+			continue
 		}
-		if fault.Is(err, fault.Foreign) {
-			return nil, err
-		}
-		if err != nil {
-			g.forget(shard)
-			errs = append(errs, err)
-		}
+		silent = true
+		g.forget(shard)
+		errs = append(errs, seen.err)
+	}
+	if p.foreign != nil && !p.some && !silent {
+		return nil, p.foreign
 	}
 	errs = append(errs, p.freezeDoors(ctx), p.drain(ctx))
 	// The outbox is read before the ledger: what it no longer holds, the ledger must show.
@@ -227,6 +228,8 @@ type pass struct {
 	rebuildsUntil time.Time
 
 	shut, gone, open []view
+	some             bool  // shards that are ours
+	foreign          error // of one that is not
 	sides            bothSides
 	findings         []Finding
 }
@@ -273,7 +276,7 @@ func (p *pass) looks(ctx context.Context) []doorLook {
 }
 
 // sort sorts a shard by its door. Of a shard that sells, the lots are looked at only now and then.
-func (p *pass) sort(seen doorLook, stopped string) error {
+func (p *pass) sort(seen doorLook, stopped string) {
 	st, now, shard := seen.ShardState, seen.clock, seen.Shard
 	m := p.memories[shard]
 	v := view{ShardState: st}
@@ -291,10 +294,13 @@ func (p *pass) sort(seen doorLook, stopped string) error {
 	var kind door
 	kind, v.freeze = judgeDoor(st, p.Installation, p.Shards, v.jumped)
 	m.frozenClock = frozenClock || v.freeze == fault.FreezeClock
-	p.ours = p.ours || kind != doorGone && kind != doorForeign
+	p.some = p.some || kind != doorGone && kind != doorForeign
+	p.ours = p.ours || p.some
 	switch kind {
 	case doorForeign:
-		return fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
+		m.look, m.lookAt = "", time.Time{}
+		p.foreign = fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
+		p.say(v, Finding{Action: Frozen, Reason: fault.Foreign, Evidence: fmt.Sprintf("it is of the installation %s, cut into %d shards", st.Installation, st.Shards)})
 	case doorGone:
 		m.lookAt = time.Time{}
 		p.gone = append(p.gone, v)
@@ -314,7 +320,6 @@ func (p *pass) sort(seen doorLook, stopped string) error {
 		}
 	}
 	p.memories[shard] = m
-	return nil
 }
 
 // compare reads all lots of the shards in question from both sides, the ledger first. Shards of which that fails are judged

@@ -205,10 +205,30 @@ func TestADeadShardKeepsNoOtherShut(t *testing.T) {
 	}
 }
 
-func TestAForeignShardIsFatalAlsoBesideADeadOne(t *testing.T) {
+// A shard that is not ours is left alone beside one that is, or may be, and is judged anew once it is ours again.
+func TestAForeignShardIsLeftAlone(t *testing.T) {
 	s := restarted()
-	s.dead[0], s.doors[1].Installation = true, "there"
-	if last, err := s.after(t, &Guardian{}, 2); !fault.Is(err, fault.Foreign) || s.doors[1].Run == s.doors[1].OpenRun {
+	g := &Guardian{}
+	s.doors[1].Installation = "there"
+	seen := s.doors[1]
+	if last, err := s.after(t, g, 2); err != nil || !slices.Equal(last, []Action{Reopened, Frozen}) || s.doors[1] != seen {
+		t.Errorf("%q, %v, and then %+v", last, err, s.doors[1])
+	}
+	s.dead[0] = true
+	if last, err := s.after(t, &Guardian{}, 2); !fault.Is(err, fault.Unavailable) || !slices.Equal(last, []Action{"", Frozen}) || s.doors[1] != seen {
+		t.Errorf("beside one that is silent: %q, %v", last, err)
+	}
+	s.dead[0], s.doors[1].Installation = false, "here"
+	if last, err := s.after(t, g, 2); err != nil || !slices.Equal(last, []Action{"", Reopened}) {
+		t.Errorf("ours again: %q, %v", last, err)
+	}
+}
+
+func TestARedisWithoutAShardOfOursIsAnError(t *testing.T) {
+	s := restarted()
+	s.doors[0].Exists, s.doors[1].Installation = false, "there"
+	seen := slices.Clone(s.doors)
+	if last, err := s.after(t, &Guardian{}, 2); !fault.Is(err, fault.Foreign) || !slices.Equal(s.doors, seen) {
 		t.Errorf("%q, %v", last, err)
 	}
 }

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -82,30 +83,67 @@ func (s *Stock) Renew(ctx context.Context, seen drop.LotState, epoch int64, acto
 	return r.fault("lot " + string(seen.Lot))
 }
 
-// SetUp tells whose data Redis has and in how many shards, "" and 0 if it has none. It runs no script, and needs one
-// round trip where the number of shards in the options is right.
+// SetUp tells whose data Redis has and in how many shards, "" and 0 if it has none. Where shards differ, as after somebody
+// has put other data into one, it is ours if any shard's is, else that of most: fault.Foreign if as many have another's. It runs no script, and needs one round trip
+// where the number of shards in the options is right.
 func (s *Stock) SetUp(ctx context.Context) (installation string, shards int, err error) {
+	looks, err := s.readOwners(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	owners := map[string]int{}
+	var most string
+	var broken error // of a key that is not what it should be, and tells nothing
+	for i, look := range looks {
+		owner := look.Val()
+		switch owners[owner]++; {
+		case wrongType(look.Err()):
+			broken = cmp.Or(broken, s.commandFault(s.shards[i].keys.meta, look.Err()))
+		case owner == "":
+		case owner == s.owner():
+			return readOwner(owner)
+		case most == "" || owners[owner] > owners[most]:
+			most = owner
+		}
+	}
+	for owner, n := range owners {
+		if owner != "" && owner != most && n == owners[most] && s.owner() == "" {
+			return "", 0, fault.New(fault.Foreign, "Redis holds data of several installations (%s, %s), and nobody says which is this one", most, owner).
+				WithHint("start PostgreSQL, which knows; see dropctl doctor")
+		}
+	}
+	if most == "" && broken == nil {
+		most, err = s.anyOwner(ctx)
+	}
+	if most == "" {
+		return "", 0, cmp.Or(err, broken)
+	}
+	return readOwner(most)
+}
+
+// ForeignShards returns the shards that have another installation's data, or say that there are more or fewer shards. It takes
+// one round trip.
+func (s *Stock) ForeignShards(ctx context.Context) (shards []int, err error) {
+	looks, err := s.readOwners(ctx)
+	for i, look := range looks {
+		if owner := look.Val(); owner != "" && owner != s.owner() {
+			shards = append(shards, i)
+		}
+	}
+	return shards, err
+}
+
+// readOwners reads what each shard says. A key of another type is no error but that of its look.
+func (s *Stock) readOwners(ctx context.Context) ([]*redis.StringCmd, error) {
 	pipe := s.server.Pipeline()
 	looks := make([]*redis.StringCmd, len(s.shards))
 	for i, sh := range s.shards {
 		looks[i] = pipe.HGet(ctx, sh.keys.meta, "owner")
 	}
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) && !wrongType(err) {
-		return "", 0, wireFault(s.target, err, false)
+		return nil, wireFault(s.target, err, false)
 	}
-	for i, look := range looks {
-		if wrongType(look.Err()) {
-			return "", 0, s.commandFault(s.shards[i].keys.meta, look.Err())
-		}
-		if look.Val() != "" {
-			return readOwner(look.Val())
-		}
-	}
-	owner, err := s.anyOwner(ctx)
-	if err != nil || owner == "" {
-		return "", 0, err
-	}
-	return readOwner(owner)
+	return looks, nil
 }
 
 // anyOwner looks for a shard beyond those of the options. It scans the key space.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -294,11 +295,13 @@ func keyOfLot(t testing.TB, s *shop, lot string) string {
 	return keyOf(t, s, "drop:{*}:lot:"+lot, ":lot:"+lot, ":lot:"+lot)
 }
 
-func (s *shop) do(t testing.TB, command ...string) {
+func (s *shop) do(t testing.TB, command ...string) string {
 	t.Helper()
-	if _, err := s.redis.Do(t.Context(), command...); err != nil {
+	reply, err := s.redis.Do(t.Context(), command...)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return strings.TrimSpace(reply)
 }
 
 func errorText(err error) string {

@@ -106,7 +106,7 @@ func (w *Worker) swept(ctx context.Context) (bool, error) {
 	for shard := range w.opt.Shards {
 		did, err := w.stock.Sweep(ctx, shard, sweepLimit)
 		w.expired(did.Expired)
-		if shut(err) {
+		if err = w.leaveAlone(ctx, shard, err); shut(err) {
 			continue
 		}
 		if err != nil || did.Expired > 0 || did.More {
@@ -121,6 +121,12 @@ func (w *Worker) swept(ctx context.Context) (bool, error) {
 func (w *Worker) drained(ctx context.Context) (bool, error) {
 	for shard := range w.opt.Shards {
 		out, err := w.stock.OutboxState(ctx, shard)
+		if err == nil && out.Pending > 0 {
+			_, err = w.ours(ctx, shard)
+		}
+		if errors.Is(err, errLeftAlone) { // nobody here waits for somebody else's entries
+			continue
+		}
 		if err != nil || out.Pending > 0 {
 			return false, err
 		}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // Outbox is what the relay needs of Redis. Entries that were read stay with the consumer until they are
@@ -107,15 +106,6 @@ func (r *relayer) run(ctx context.Context) error {
 		r.health.fine(r.name)
 	}
 	return nil
-}
-
-// ours looks at a shard, and is an error if it holds another installation's data.
-func (w *Worker) ours(ctx context.Context, shard int) (drop.ShardState, error) {
-	st, err := w.stock.ShardState(ctx, shard)
-	if err == nil && st.Exists && st.Installation != w.opt.Installation {
-		err = fault.New(fault.Foreign, "shard %d in Redis belongs to another installation", shard)
-	}
-	return st, err
 }
 
 // judgeStrays looks at entries that do not say that they are ours. If their shard is all the same, they become lines that no

@@ -46,7 +46,7 @@ func (s *sweeper) sweep(shard int) func(context.Context) error {
 // sweepOnce takes back one portion and says when to look again.
 func (s *sweeper) sweepOnce(ctx context.Context, shard int) (time.Duration, error) {
 	did, err := s.stock.Sweep(ctx, shard, sweepLimit)
-	switch {
+	switch err = s.leaveAlone(ctx, shard, err); {
 	case shut(err):
 		return sweepEvery, nil
 	case err != nil:

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -35,8 +36,12 @@ func (w *Worker) upkeep(ctx context.Context) error {
 		if _, err := w.ledger.FoldWaiting(ctx); err != nil {
 			return err
 		}
+		var trimErr error // a shard that cannot be trimmed keeps no gap open
+		if time.Since(trimmed) >= trimEvery {
+			trimErr, trimmed = w.trim(ctx), time.Now()
+		}
 		gaps, err := w.fillGaps(ctx, gapPatience)
-		if err != nil {
+		if err = errors.Join(trimErr, err); err != nil {
 			return err
 		}
 		if len(gaps) > 0 {
@@ -45,12 +50,6 @@ func (w *Worker) upkeep(ctx context.Context) error {
 			}
 		}
 		alarmed = w.sayGaps(alarmed, gaps)
-		if time.Since(trimmed) >= trimEvery {
-			if err := w.trim(ctx); err != nil {
-				return err
-			}
-			trimmed = time.Now()
-		}
 		w.health.fine("upkeep")
 		if !sleep(ctx, upkeepEvery, nil) {
 			return nil
@@ -168,17 +167,30 @@ func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark,
 		}
 		shards[shard][lot] = at
 	}
+	var errs []error // of shards: the others are not kept waiting
 	for shard, lots := range shards {
-		kept, err := w.stock.EventsReadSince(ctx, shard, lots)
-		if err != nil {
-			return err
-		}
-		for _, events := range kept {
-			events = slices.DeleteFunc(events, func(ev drop.Event) bool { return !wanted(ev) })
-			for batch := range slices.Chunk(events, batchEvents) {
-				if err := w.resendBatch(ctx, batch); err != nil {
-					return err
-				}
+		errs = append(errs, w.resendShard(ctx, shard, lots, wanted))
+	}
+	return errors.Join(errs...)
+}
+
+func (w *Worker) resendShard(ctx context.Context, shard int, lots map[drop.LotID]drop.Watermark, wanted func(drop.Event) bool) error {
+	_, err := w.ours(ctx, shard)
+	if errors.Is(err, errLeftAlone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	kept, err := w.stock.EventsReadSince(ctx, shard, lots)
+	if err != nil {
+		return err
+	}
+	for _, events := range kept {
+		events = slices.DeleteFunc(events, func(ev drop.Event) bool { return !wanted(ev) })
+		for batch := range slices.Chunk(events, batchEvents) {
+			if err := w.resendBatch(ctx, batch); err != nil {
+				return err
 			}
 		}
 	}
@@ -214,15 +226,18 @@ func (w *Worker) sayGaps(before []drop.LotID, gaps []drop.Gap) []drop.LotID {
 }
 
 func (w *Worker) trim(ctx context.Context) error {
+	var errs []error
 	for shard := range w.opt.Shards {
 		_, err := w.stock.Trim(ctx, shard, w.opt.Keep)
-		if err != nil && !shut(err) {
-			return err
+		if err = w.leaveAlone(ctx, shard, err); err != nil && !shut(err) {
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// shut reports whether a shard refused because its door is closed or it was never opened. Nothing may change
+// shut reports whether a shard refused because its door is closed, it was never opened, or is not ours. Nothing may change
 // there then, and the guardian knows.
-func shut(err error) bool { return fault.Is(err, fault.LotFrozen) || fault.Is(err, fault.LotNotLoaded) }
+func shut(err error) bool {
+	return fault.Is(err, fault.LotFrozen) || fault.Is(err, fault.LotNotLoaded) || errors.Is(err, errLeftAlone)
+}

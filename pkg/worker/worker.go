@@ -10,6 +10,7 @@ package worker
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -32,6 +33,8 @@ type Stock interface {
 	recovery.Stock
 	Outbox
 
+	// SetUp tells whose data Redis has: ours if any shard's is.
+	SetUp(ctx context.Context) (installation string, shards int, err error)
 	// Lots returns every lot that Redis has.
 	Lots(ctx context.Context) ([]drop.LotID, error)
 	// Sweep takes back at most limit due holds of a shard.
@@ -206,6 +209,7 @@ type Worker struct {
 	open []drop.LotID // lots with gaps, when until-idle looked last; its own
 
 	mu       sync.Mutex
+	strange  map[int]time.Time  // shards that are not ours, and when that was said last
 	findings []recovery.Finding // of the guardian's last pass
 	passed   bool               // the guardian has completed a pass
 	crew     []string           // workers that relay, as of the last heartbeat
@@ -219,7 +223,7 @@ func New(stock Stock, ledger Ledger, opt Options) *Worker {
 	log := opt.Log.With("worker", me.Name)
 	return &Worker{
 		recorder: newRecorder(ledger, opt, log), stock: stock, ledger: ledger, opt: opt, me: me,
-		health: newHealth(log, opt.Metrics), resent: map[drop.LotID]sentGap{}, answers: make(chan struct{}),
+		health: newHealth(log, opt.Metrics), resent: map[drop.LotID]sentGap{}, strange: map[int]time.Time{}, answers: make(chan struct{}),
 	}
 }
 
@@ -240,7 +244,8 @@ func newPresence(o Options) Presence {
 // Run works until the context ends, which is a graceful stop and no error: batches in hand are finished
 // first. It also ends when UntilIdle is set and nothing is left (fault.Partial if something was parked as
 // a dead letter, fault.Finding if there is what no worker can do), or on an error that no retry can heal:
-// fault.Foreign or fault.NotMigrated. Everything else, lost connections above all, is retried for as long as it takes.
+// fault.Foreign, if all of Redis or PostgreSQL is another installation's, or fault.NotMigrated. Everything else, lost
+// connections above all, is retried for as long as it takes; a shard with somebody else's data is left alone meanwhile.
 func (w *Worker) Run(ctx context.Context) (Summary, error) {
 	w.log.Info("worker started", "parts", w.opt.Only, "shards", w.opt.Shards, "events_per_second", w.opt.Rate)
 	work, stop := context.WithCancel(ctx)
@@ -319,7 +324,10 @@ func (w *Worker) keepRunning(ctx context.Context, name string, loop func(context
 		if fatal(err) {
 			return err
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case errors.Is(err, errLeftAlone):
+			w.health.fine(name)
+		case err != nil && ctx.Err() == nil:
 			w.health.failed(name, err)
 		}
 		if time.Since(started) > time.Minute {

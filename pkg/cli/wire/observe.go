@@ -246,26 +246,40 @@ func (o *Observer) showHooks(hooks []drop.HookState, now time.Time) {
 // counts as lag and never as the opposite.
 func (o *Observer) lookAtRedis(ctx context.Context) error {
 	progress := o.askProgress(ctx)
-	outboxes := make([]drop.OutboxState, o.stock.Shards())
-	for shard := range outboxes {
-		var err error
-		if outboxes[shard], err = o.stock.OutboxState(ctx, shard); err != nil {
+	foreign, err := o.stock.ForeignShards(ctx)
+	if err != nil {
+		return err
+	}
+	strange := func(lot drop.LotID) bool { return slices.Contains(foreign, lot.Shard(o.stock.Shards())) }
+	var outboxes []drop.OutboxState
+	for shard := range o.stock.Shards() {
+		if slices.Contains(foreign, shard) { // not ours to tell
+			continue
+		}
+		out, err := o.stock.OutboxState(ctx, shard)
+		if err != nil {
 			return err
 		}
+		outboxes = append(outboxes, out)
 	}
 	lots, err := o.stock.Lots(ctx)
 	if err != nil {
 		return err
 	}
+	lots = slices.DeleteFunc(lots, strange)
 	states, err := o.stock.LotStates(ctx, lots)
 	if err != nil {
 		return err
 	}
 	o.showOutboxes(outboxes)
-	o.showLots(states)
+	lost := 0 // lots of ours in shards that are not
 	if progress != nil {
-		o.showNotLoaded(progress.Lots, states)
+		seen := slices.DeleteFunc(slices.Clone(progress.Lots), func(l drop.LedgerLot) bool { return !l.Seen })
+		there := slices.DeleteFunc(slices.Clone(seen), func(l drop.LedgerLot) bool { return strange(l.Lot) })
+		lost = len(seen) - len(there)
+		o.showNotLoaded(there, states)
 	}
+	o.showLots(states, lost)
 	o.showBacklog(drop.BacklogOf(outboxes, states, progress, time.Now()))
 	return nil
 }
@@ -335,8 +349,12 @@ func (o *Observer) showBacklog(b drop.Backlog) {
 	}
 }
 
-func (o *Observer) showLots(states map[drop.LotID]drop.LotState) {
+// showLots shows the lots of Redis. lost is how many there would be more if no shard were another installation's.
+func (o *Observer) showLots(states map[drop.LotID]drop.LotState, lost int) {
 	frozen := map[string]float64{}
+	if lost > 0 {
+		frozen[known(fault.Foreign)] = float64(lost)
+	}
 	list := make([]drop.LotState, 0, len(states))
 	for lot, st := range states {
 		if why := st.FreezeReason(); why != "" {
@@ -379,10 +397,10 @@ func mostOfInterest(lots []drop.LotState, n int) []drop.LotState {
 	return readable[:min(n, len(readable))]
 }
 
-func (o *Observer) showNotLoaded(folded []drop.LedgerLot, states map[drop.LotID]drop.LotState) {
+func (o *Observer) showNotLoaded(seen []drop.LedgerLot, states map[drop.LotID]drop.LotState) {
 	missing := 0
-	for _, l := range folded {
-		if _, there := states[l.Lot]; !there && l.Seen {
+	for _, l := range seen {
+		if _, there := states[l.Lot]; !there {
 			missing++
 		}
 	}

@@ -192,6 +192,23 @@ func TestMetricsOfAWholeLife(t *testing.T) {
 	w.db.SQL(t, `INSERT INTO lots (lot, name, capacity, user_limit, hold_ms, max_hold_ms, late, status, seen, created_by) VALUES ('gone', '', 1, 0, 1, 1, 'refuse', 'open', true, 'ci')`)
 	w.shows(t, `dropctl_lots_frozen{reason="operator"} = 1`, `dropctl_lots_stopped{reason="fork"} = 1`, `dropctl_lots_not_loaded = 1`, `dropctl_ledger_waiting_events = 2`)
 	note()
+
+	// Somebody else's data in the shard of a lot.
+	meta := strings.Split(w.lotKey(t, "cap"), "lot:")[0] + "meta"
+	owner, err := w.redis.Do(t.Context(), "HGET", meta, "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := func(owner string) {
+		t.Helper()
+		if _, err := w.redis.Do(t.Context(), "HSET", meta, "owner", owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark("somebody-else/4")
+	w.shows(t, `dropctl_lots_frozen{reason="foreign_installation"} > 0`, `dropctl_up{store="redis"} = 1`, `dropctl_lots_not_loaded = 1`)
+	mark(strings.TrimSpace(owner))
+	w.shows(t, `dropctl_lots_frozen{reason="foreign_installation"} = 0`, `dropctl_lot_sold_units{lot="cap"} = 7`)
 	stop()
 	w.shows(t, `dropctl_workers_alive{part="relay"} = 0`)
 

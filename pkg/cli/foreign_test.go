@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/testkit"
+)
+
+// TestOneShardOfSomebodyElse puts another installation's mark on the shard of one of three lots: what there is to know and to
+// do of the others stays so.
+func TestOneShardOfSomebodyElse(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	const shards = 4
+	redis, env := newShop(t, shards)
+	expect := func(exit int, says string, args ...string) {
+		t.Helper()
+		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, says) {
+			t.Errorf("%v: exit %d, want %d and %q\n%s%s", args, r.exit, exit, says, r.out, r.err)
+		}
+	}
+	taken := map[int]bool{drop.LotID("hat").Shard(shards): true}
+	var other drop.LotID
+	for i := 0; len(taken) < 3; i++ {
+		if lot := drop.LotID(fmt.Sprint("cap-", i)); !taken[lot.Shard(shards)] {
+			other, taken[lot.Shard(shards)] = lot, true
+			expect(0, "created", "seed", string(lot), "--stock", "5")
+		}
+	}
+	expect(0, "", "worker", "--until-idle", "-q")
+	key, err := redis.Do(t.Context(), "KEYS", "*:lot:hat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redis.Do(t.Context(), "HSET", strings.TrimSuffix(strings.TrimSpace(key), "lot:hat")+"meta", "owner", "somebody-else/4"); err != nil {
+		t.Fatal(err)
+	}
+	expect(6, "foreign installation: hat", "status")
+	expect(6, "2 lots are open", "status")
+	expect(6, "another installation", "doctor")
+	expect(5, "another installation", "reserve", "hat", "--user", "ann")
+	expect(0, "", "reserve", string(other), "--user", "ann")
+	expect(6, "foreign_installation", "worker", "--until-idle", "-q")
+	expect(0, "rebuilt", "restore", string(other), "--force", "--yes")
+	expect(5, "another installation", "restore", "hat", "--force", "--yes")
+}
