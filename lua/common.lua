@@ -41,7 +41,7 @@
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 -- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
 -- there are many: then one entry files all of a lot. Two elements have those of a call: the time in ms when the first is due, then
--- for each a line that begins with lot and attempt (tabs between). Whoever looks for due holds files them first, or looks there too.
+-- lot and attempt of each, packed with MessagePack. Whoever looks for due holds files them first, or looks there too.
 local LIVE, TOTALS, RULE = '<ddddd', '>i6i6', '>i6i6i6i6i6i6ss'
 local LIVE_SIZE = 40 -- bytes
 local FILLER = '........................................'
@@ -50,15 +50,15 @@ local FIRST_LOT = 7 -- in KEYS
 local MOST_UNFILED = 640 -- holds, about: more are filed by the call that brings them
 
 local KEYS, ARGV
-local call, pack, unpacked, fmt, match, find, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
+local call, pack, unpacked, fmt, match, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
 -- one of its functions runs
 
 -- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
 -- time for all its events, and final once every lot has been read.
-local now, now_s, clock_ms
+local now, now_s, clock_ms, clock_s
 
 local retention -- in ms
-local meta_bytes, meta_trimmed
+local meta_bytes, meta_trimmed, bytes_s -- the last as text
 local proven -- see prove
 local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
 local emitting -- the lot of the newest event
@@ -72,13 +72,24 @@ local function begin(keys, argv)
   KEYS, ARGV = keys, argv
   if not call then
     call, pack, unpacked, unpack, tonumber, type = redis.call, struct.pack, struct.unpack, _G.unpack, _G.tonumber, _G.type
-    fmt, match, find, sub, concat = string.format, string.match, string.find, string.sub, table.concat
+    fmt, match, sub, concat = string.format, string.match, string.sub, table.concat
   end
   local clock = call('TIME')
-  clock_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  now, now_s = clock_ms, fmt('%d', clock_ms)
+  local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  if ms ~= clock_ms then clock_ms, clock_s = ms, fmt('%d', ms) end
+  now, now_s = clock_ms, clock_s
   retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
   evn, emitting, duen, firstn, unfiledn, unfiled_seen = 0, nil, 0, 0, 0, nil
+end
+
+-- digits: a whole number as text. Writing one takes as long as a look at a key, so small ones are kept: they are of many lots.
+local small = {}
+local function digits(n)
+  local text = small[n]
+  if text then return text end
+  text = fmt('%d', n)
+  if n >= 0 and n <= 2000 then small[n] = text end
+  return text
 end
 
 -- door: why this shard takes no call, or nil.
@@ -88,7 +99,7 @@ local function door()
   if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
   if m[3] and m[3] ~= '' then return { 'lot_frozen', m[3] } end
   if m[2] ~= ARGV[1] then return { 'lot_frozen', 'closed_door' } end
-  meta_bytes, meta_trimmed = tonumber(m[4]), tonumber(m[5])
+  meta_bytes, meta_trimmed, bytes_s = tonumber(m[4]), tonumber(m[5]), m[4]
   if not meta_bytes or not meta_trimmed then return { 'corrupt', 'meta' } end
   if not (retention and retention >= 0 and retention <= 1e13) then return { 'invalid', 'retention' } end
 end
@@ -286,21 +297,18 @@ end
 local function read_unfiled()
   local lots, attempts, at, time = {}, {}, {}, nil
   for _, element in ipairs(call('LRANGE', KEYS[6], 0, -1)) do
-    local before, line = time, 0
+    local before, values, i = time, nil, 2
     time = tonumber(match(element, '^%d+$') or '')
-    while before and not time and line do
-      local tab, stop = find(element, '\t', line + 1, true), find(element, '\n', line + 1, true)
-      local id, attempt = sub(element, line + 1, (tab or line + 1) - 1), tab and sub(element, tab + 1, tab + ATTEMPT) or ''
-      if id ~= '' and #attempt == ATTEMPT and not find(id, '\n', 1, true) and not find(attempt, '%c') then
-        local of = attempts[id]
-        if not of then
-          of = {}
-          lots[#lots + 1], attempts[id], at[id] = id, of, before
-        end
-        of[#of + 1] = attempt
-        if before < at[id] then at[id] = before end
+    if before and not time then values = { pcall(cmsgpack.unpack, element) } end
+    while values and type(values[i]) == 'string' and type(values[i + 1]) == 'string' and #values[i + 1] == ATTEMPT do
+      local id = values[i]
+      local of = attempts[id]
+      if not of then
+        of = {}
+        lots[#lots + 1], attempts[id], at[id] = id, of, before
       end
-      line = stop
+      of[#of + 1], i = values[i + 1], i + 2
+      if before < at[id] then at[id] = before end
     end
   end
   return lots, attempts, at
@@ -379,7 +387,7 @@ local function save(lots, save_others)
   if evn > 0 then
     local body = concat(ev, '', 1, evn)
     if ARGV[2] ~= owner then owner, installation = ARGV[2], match(ARGV[2], '^[^/]*') end
-    call('XADD', KEYS[2], '*', 'v', '1', 'i', installation, 't', now_s, 'o', fmt('%d', meta_bytes), 'd', body)
+    call('XADD', KEYS[2], '*', 'v', '1', 'i', installation, 't', now_s, 'o', bytes_s, 'd', body)
     call('HSET', KEYS[1], 'bytes', fmt('%d', meta_bytes + #body))
   end
   for _, L in ipairs(lots) do

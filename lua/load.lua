@@ -32,7 +32,8 @@ local function run()
 
   local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
   if m[1] and m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
-  meta_bytes = tonumber(m[3] or 0)
+  bytes_s = m[3] or '0'
+  meta_bytes = tonumber(bytes_s)
   if not meta_bytes then return { 'corrupt', 'meta' } end
   call('XLEN', KEYS[2])
   call('ZCARD', KEYS[3])

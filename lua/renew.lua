@@ -16,7 +16,7 @@ local function run()
   local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
   if not m[1] then return { 'lot_not_loaded', 'emptied' } end
   if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
-  meta_bytes = tonumber(m[3])
+  meta_bytes, bytes_s = tonumber(m[3]), m[3]
   if not meta_bytes then return { 'corrupt', 'meta' } end
   prove()
   local there = found(FIRST_LOT, m[2])

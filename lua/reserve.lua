@@ -12,7 +12,7 @@
 --         of no batch: as above; then a column of tails of events, "\tkey\tactor\t0\n", and, where they differ, quantity, hold, and 1
 --         to replace the user's live hold or 0
 --       Attempts and marks are distinct within a lot; a batch is a name its lot has never had.
---       7 for each of the m lots, in the same order, a line "lot attempt user key actor"
+--       7 for each of the m lots, in the same order, a line "lot attempt user key actor"; 8 their lots and attempts, packed like 6
 -- Reply ok, detail, now, a head, then for each of the m lots a line, "!! code detail" if the lot takes no calls; then for each
 --       other lot a head and lines:
 --       "!" and "code detail"                                the lot takes no calls
@@ -300,13 +300,20 @@ local FRESH = 5
 local fresh, freshn, numbers, first_end = {}, 0, {}, nil
 
 -- terms: what the lone requests of lots with these rules have in common; nil if the rules speak against them, or are not
--- known yet.
+-- known yet. The last ones are kept: calls come faster than a ms passes.
+local last_terms
 local function terms(rule_field, qty, hold)
   local R = rules[rule_field]
   if not R or closed(R) or hold > R.max_hold or R.limit > 0 and qty > R.limit then return nil end
-  local deadline = now + (hold == 0 and R.hold or hold)
-  local ending = fmt('\t%d\t', deadline) .. now_s
-  return deadline, ending, fmt('/%d/%d', R.epoch, deadline), fmt('%d', R.limit == 0 and -1 or R.limit - qty) .. ending
+  local T = last_terms
+  if not (T and T.rule == rule_field and T.qty == qty and T.hold == hold and T.now == now) then
+    local deadline = now + (hold == 0 and R.hold or hold)
+    local ending = fmt('\t%d\t', deadline) .. now_s
+    T = { rule = rule_field, qty = qty, hold = hold, now = now, deadline = deadline, ending = ending, said = fmt('/%d/%d', R.epoch, deadline),
+      head = digits(R.limit == 0 and -1 or R.limit - qty) .. ending }
+    last_terms = T
+  end
+  return T.deadline, T.ending, T.said, T.head
 end
 
 local function lot_of(key) return match(key, '}:lot:(.*)$') end
@@ -317,7 +324,7 @@ local function lot_of(key) return match(key, '}:lot:(.*)$') end
 local function look_at_lone(lots, reply, m)
   if m == 0 then return 2 end
   local qty, hold, at = A[2], A[3], 4
-  if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' then return nil end
+  if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' or not ARGV[8] then return nil end
   local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
   local told -- what the last number says
   for k = FIRST_LOT, FIRST_LOT + m - 1 do
@@ -333,7 +340,7 @@ local function look_at_lone(lots, reply, m)
     if deadline and live and #live == LIVE_SIZE and not known[3] and not known[4] then
       local available, held, seq, stamp, due = unpacked(LIVE, live)
       if qty <= available and stamp <= now then
-        number = fmt('%d', seq + 1)
+        number = digits(seq + 1)
         if due == 0 or deadline < due then
           due = deadline
           look_at(lot_of(key), due)
@@ -358,18 +365,21 @@ end
 local function tell_fresh(m)
   local n, lines, said = freshn / FRESH, ARGV[7], concat(numbers, ',', 1, m)
   if n == 0 then return end
+  unfiled, unfiled_at, unfiledn = ARGV[8], fmt('%d', first_end), n
   if n < m then
-    local i, kept = 0, {}
-    for line in string.gmatch(lines, '[^\n]*\n') do
+    local i, kept, named = 0, {}, {}
+    for line, id, attempt in string.gmatch(lines, '(([^\t\n]*)\t([^\t\n]*)[^\n]*\n)') do
       i = i + 1
-      if numbers[i] ~= '' then kept[#kept + 1] = line end
+      if numbers[i] ~= '' then
+        kept[#kept + 1], named[#named + 1], named[#named + 2] = line, id, attempt
+      end
     end
     lines, said = concat(kept), string.gsub(match(said, '^,*(.-),*$'), ',,+', ',')
+    unfiled = cmsgpack.pack(unpack(named))
   end
-  local qty = fmt('%d', A[2])
-  emit(concat({ '-', fmt('%d', n), qty, qty .. '/' .. fmt('%d', A[3]), now_s, said .. '\n' }, '\t'))
+  local qty = digits(A[2])
+  emit(concat({ '-', digits(n), qty, qty .. '/' .. digits(A[3]), now_s, said .. '\n' }, '\t'))
   emit(lines)
-  unfiled, unfiled_at, unfiledn = lines, fmt('%d', first_end), n
 end
 
 -- look_at_others: reads the lots whose values begin at A[at]; returns false if a value is not what the contract says.

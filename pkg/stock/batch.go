@@ -211,7 +211,7 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 	}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
-		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g), loneLines(g)}
+		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g), loneLines(g), loneNames(g)}
 		return inv
 	}
 	inv.script = scripts["settle"]

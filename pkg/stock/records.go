@@ -316,9 +316,9 @@ func parseUnfiled(elements []string, lot drop.LotID) (page []drop.DueEntry) {
 			continue
 		}
 		e := drop.DueEntry{At: at}
-		for line := range strings.SplitSeq(element, "\n") {
-			if f := strings.SplitN(line, "\t", 3); len(f) > 1 && f[0] == string(lot) && len(f[1]) == drop.AttemptLen {
-				e.Attempts = append(e.Attempts, f[1])
+		for names := unpack(element); len(names) > 1 && len(names[1]) == drop.AttemptLen; names = names[2:] {
+			if names[0] == string(lot) {
+				e.Attempts = append(e.Attempts, names[1])
 			}
 		}
 		if len(e.Attempts) > 0 && !at.IsZero() {

@@ -111,7 +111,7 @@ func (sc *scene) runAs(t *testing.T, withSource bool, script string, keys, args 
 	t.Helper()
 	args = slices.Clone(args)
 	if script == lua.Reserve && len(args) > 5 {
-		args = append(args[:5], packed(args[5:]), loneLine(keys, args[5:]))
+		args = append(args[:5], packed(args[5:]), loneLine(keys, args[5:]), loneName(keys, args[5:]))
 	}
 	call := &invocation{script: scripts[script], keys: keys, args: args[3:]}
 	cmd := call.command(t.Context(), withSource, [3]string(args[:3]))
@@ -202,6 +202,15 @@ func loneLine(keys, values []string) string {
 	_, user, _ := strings.Cut(values[5], "\t")
 	user, _, _ = strings.Cut(user, "\t")
 	return strings.Join([]string{lot, values[3], user, "new", "shop\n"}, "\t")
+}
+
+// loneName names its lot and attempt.
+func loneName(keys, values []string) string {
+	f := strings.Split(loneLine(keys, values), "\t")
+	if len(f) < 2 {
+		return ""
+	}
+	return packed(f[:2])
 }
 
 const firstLot = 6 // in keys
