@@ -292,24 +292,30 @@ local function file_again(L, at, attempts)
   file_due(L, at, fmt('%013d', at), attempts, '')
 end
 
+-- take_unfiled: adds the holds of an element of `unfiled` to the attempts and earliest times of their lots.
+local function take_unfiled(lots, attempts, at, time, element)
+  local values = { cmsgpack.unpack(element) }
+  for i = 2, #values, 2 do
+    local id, attempt = values[i - 1], values[i]
+    if #attempt ~= ATTEMPT then return end
+    local of = attempts[id]
+    if not of and type(id) == 'string' then
+      of = {}
+      lots[#lots + 1], attempts[id], at[id] = id, of, time
+    end
+    of[#of + 1] = attempt
+    if time < at[id] then at[id] = time end
+  end
+end
+
 -- read_unfiled: the lots of what is unfiled, in order, and of each the attempts and the earliest time. What is damaged is passed
 -- over: nothing may fail here, and reconcile finds holds without a due entry.
 local function read_unfiled()
   local lots, attempts, at, time = {}, {}, {}, nil
   for _, element in ipairs(call('LRANGE', KEYS[6], 0, -1)) do
-    local before, values, i = time, nil, 2
+    local before = time
     time = tonumber(match(element, '^%d+$') or '')
-    if before and not time then values = { pcall(cmsgpack.unpack, element) } end
-    while values and type(values[i]) == 'string' and type(values[i + 1]) == 'string' and #values[i + 1] == ATTEMPT do
-      local id = values[i]
-      local of = attempts[id]
-      if not of then
-        of = {}
-        lots[#lots + 1], attempts[id], at[id] = id, of, before
-      end
-      of[#of + 1], i = values[i + 1], i + 2
-      if before < at[id] then at[id] = before end
-    end
+    if before and not time then pcall(take_unfiled, lots, attempts, at, before, element) end
   end
   return lots, attempts, at
 end

@@ -325,10 +325,13 @@ local function look_at_lone(lots, reply, m)
   if m == 0 then return 2 end
   local qty, hold, at = A[2], A[3], 4
   if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' or not ARGV[8] then return nil end
+  local A, KEYS, call, pack, unpacked, digits, fresh, numbers, now = A, KEYS, call, pack, unpacked, digits, fresh, numbers, now -- quicker
+  local n, first = 0, nil -- values in fresh; when the first of its holds is due
   local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
   local told -- what the last number says
-  for k = FIRST_LOT, FIRST_LOT + m - 1 do
-    local key, attempt, mark, slot = KEYS[k], A[at], A[at + 1], k - FIRST_LOT + LONE_SLOT
+  for j = 1, m do
+    local k = FIRST_LOT + j - 1
+    local key, attempt, mark, number = KEYS[k], A[at], A[at + 1], ''
     if #attempt ~= ATTEMPT then return nil end
     local known = call('HMGET', key, 'live', 'rule', attempt, mark)
     if known[2] ~= rule_field then
@@ -336,7 +339,7 @@ local function look_at_lone(lots, reply, m)
       deadline, ending, said, head = terms(rule_field, qty, hold)
       if reply[4] == '' then reply[4] = head or '' end
     end
-    local live, number = known[1], ''
+    local live = known[1]
     if deadline and live and #live == LIVE_SIZE and not known[3] and not known[4] then
       local available, held, seq, stamp, due = unpacked(LIVE, live)
       if qty <= available and stamp <= now then
@@ -345,19 +348,21 @@ local function look_at_lone(lots, reply, m)
           due = deadline
           look_at(lot_of(key), due)
         end
-        if not first_end or deadline < first_end then first_end = deadline end
-        local i = freshn
-        fresh[i + 1], fresh[i + 2], fresh[i + 3], fresh[i + 4], fresh[i + 5] =
+        if not first or deadline < first then first = deadline end
+        fresh[n + 1], fresh[n + 2], fresh[n + 3], fresh[n + 4], fresh[n + 5] =
           key, 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), mark, A[at + 2] .. number .. ending
-        freshn = i + FRESH
-        reply[slot] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
+        n = n + FRESH
+        reply[j + LONE_SLOT - 1] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
         if told ~= said then number, told = number .. said, said end
       end
     end
-    numbers[k - FIRST_LOT + 1] = number
-    if number == '' then look(lots, reply, k, known, { id = lot_of(key), at = at, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = slot }) end
+    numbers[j] = number
+    if number == '' then
+      look(lots, reply, k, known, { id = lot_of(key), at = at, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = j + LONE_SLOT - 1 })
+    end
     at = at + 3
   end
+  freshn, first_end = n, first
   return at
 end
 
