@@ -191,6 +191,10 @@ func (r *run) hotLot(ctx context.Context) ([]Row, error) {
 	if err := r.rounds(ctx, a, matches); err != nil {
 		return nil, err
 	}
+	least, err := a.play(ctx, floor, load{callers: callers, lots: lots, warm: a.effort.warm, span: a.effort.span})
+	if err != nil {
+		return nil, err
+	}
 	times := ours.perSecond() / plain.perSecond()
 	rows := []Row{
 		AtLeast("hot-lot.throughput-over-plain", 2.8, times, "times"),
@@ -198,7 +202,8 @@ func (r *run) hotLot(ctx context.Context) ([]Row, error) {
 		AtMost("hot-lot.p99-over-plain", 0.5, ours.p99()/plain.p99(), "times"),
 		AtLeast("hot-lot.throughput-over-autopipeline", 1.6, ours.perSecond()/pipe.perSecond(), "times"),
 	}
-	return append(rows, details(matches)...), nil
+	rows = append(rows, details(matches)...)
+	return append(rows, info("hot-lot.floor.redis-cpu", float64(least.serverCPU)/float64(time.Microsecond), "µs", floor.name)), nil
 }
 
 // manyLots: the same callers, and then a crowd, spread over many lots.
