@@ -159,13 +159,15 @@ func TestAQueueThatIsAwayIsToldOnce(t *testing.T) {
 
 func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {
 	t.Parallel()
-	third := 0
+	third, lost := 0, false // of the queue alone that loses
 	for name, q := range map[string]*badQueue{
 		"orderly":              newBadQueue(),
 		"twice and in reverse": {twice: true, reverse: true, sendings: map[string]int{}, marks: map[string]int{}},
 		"loses every third": {sendings: map[string]int{}, marks: map[string]int{}, lose: func(_ drop.OutboxEntry, sending int) bool {
 			third++
-			return sending == 1 && third%3 == 0
+			lose := sending == 1 && third%3 == 0
+			lost = lost || lose
+			return lose
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,9 +198,10 @@ func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {
 			if want := int64(shards * (1 + 40 + 20)); sum.Events != want || sum.Parked != 0 || sum.Booked != shards*20 {
 				t.Errorf("did %+v, want %d events and %d booked", sum, want, shards*20)
 			}
-			if _, highest := q.counts(); q.lose != nil && highest < 2 {
-				t.Errorf("nothing was sent again")
-			} else if q.lose != nil && relayed("resent") == 0 {
+			// What is lost comes again, or a later event shows the gap and it is fetched.
+			if _, highest := q.counts(); q.lose != nil && !lost {
+				t.Error("nothing was lost: the test tests nothing")
+			} else if highest > 1 && relayed("resent") == 0 {
 				t.Error("what was sent again is not counted")
 			}
 			if sent, acknowledged := relayed("sent"), relayed("acknowledged"); sent == 0 || sent != acknowledged {
