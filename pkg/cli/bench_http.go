@@ -29,10 +29,10 @@ limits are those of bench engine.
 
 The server is that of --server; its API key (--api-key-file) needs the scopes admin, read, reserve
 and settle. It sells lots made for the purpose, named bench-…, which are closed at the end and
-stay: what was sold of them is recorded for good. (Those of a run that is killed are still on sale; the
-next one says so.) So a server with other lots has to be confirmed
-(--yes). Its rate limits hold, and what they refuse counts as an error. The stores behind it are
-seen through the server alone: every unit of these lots must be available, held or sold.
+stay: what was sold of them is recorded for good. (Those of a run that is killed are still on sale;
+the next one says so.) So a server with other lots has to be confirmed (--yes). Its rate limits
+hold, and what they refuse counts as an error. The stores behind it are seen through the server
+alone: every unit of these lots must be available, held or sold.
 
 Without a server, or with --lab, a private server is measured, on a private Redis and PostgreSQL,
 with a key and without rate limits. Its processor time is told, and the stores are audited.

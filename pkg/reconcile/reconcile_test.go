@@ -58,16 +58,25 @@ var faults = []planted{
 	}, fault.VerdictDrift, "held", true},
 
 	{"a hold is lost", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.unfold(t, lot, holds)
 		s.do(t, "HDEL", s.key(t, "lot", lot), attemptOf(lot, holds))
+	}, fault.VerdictDrift, "record", false},
+	{"a hold is lost with its user", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.do(t, "HDEL", s.key(t, "lot", lot), drop.MarkOf(lot, holds))
+	}, fault.VerdictDrift, "record", false},
+	{"a hold is garbage with its user", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.do(t, "HSET", s.key(t, "lot", lot), drop.MarkOf(lot, holds), "h")
 	}, fault.VerdictDrift, "record", false},
 	{"a sale is lost", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "HDEL", s.key(t, "lot", lot), attemptOf(lot, bought))
 	}, fault.VerdictDrift, "record", false},
 	{"a hold appears", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.unfold(t, lot, holds)
 		record := s.do(t, "HGET", s.key(t, "lot", lot), attemptOf(lot, holds))
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, "nobody"), record)
 	}, fault.VerdictDrift, "record", false},
 	{"an ended hold lives again", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.unfold(t, lot, holds)
 		record := s.do(t, "HGET", s.key(t, "lot", lot), attemptOf(lot, holds))
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, released), record)
 	}, fault.VerdictDrift, "record", false},
@@ -83,6 +92,10 @@ var faults = []planted{
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, holds), strings.Join(record, "\t"))
 	}, fault.VerdictDrift, "sum_held", false},
 	{"a record is garbage", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.unfold(t, lot, holds)
+		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, holds), "h")
+	}, fault.VerdictDrift, "records", false},
+	{"a record is there twice, once as garbage", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, holds), "h")
 	}, fault.VerdictDrift, "records", false},
 	{"a user has bought more", func(t *testing.T, s *shop, lot drop.LotID) {

@@ -61,7 +61,8 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 	return h.scan(ctx, func(fields map[string]string) error {
 		records := make(map[string]string, len(fields))
 		for name, value := range fields {
-			if attempt, record, ok := recordOf(name, value); ok {
+			attempt, record, ok := recordOf(name, value)
+			if _, twice := records[attempt]; ok && (!twice || name == attempt) { // a field of its own counts, as for the scripts
 				records[attempt] = record
 			}
 		}
