@@ -333,10 +333,11 @@ local function file_unfiled()
   call('DEL', KEYS[6])
 end
 
--- keep_unfiled: adds the holds of this call that are to be filed later, and files all there are if these are many. Nothing that
--- counts is written yet, so no key has to be read before.
+-- keep_unfiled: adds the holds of this call that are to be filed later, and files all there are if these are many. Whoever holds
+-- is told at once if they could not be filed then.
 local function keep_unfiled()
   if unfiledn == 0 then return end
+  call('ZCARD', KEYS[4])
   if call('RPUSH', KEYS[6], unfiled_at, unfiled) * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
 end
 
