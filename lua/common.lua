@@ -240,14 +240,16 @@ local function only_hold(attempt, record) return 'h' .. sub(attempt, MARK + 1) .
 -- user_text: a user's counters as stored.
 local function user_text(u) return fmt('%d\t%d\t%s\t%s', u.held, u.bought, u.live, u.user) end
 
--- read_attempts: what the lot has of attempts: their records and what counts for their users.
+-- read_attempts: what the lot has of attempts: their records and what counts for their users, shared by all attempts of one.
 local function read_attempts(L, attempts)
   local n, names = #attempts, {}
   for i, attempt in ipairs(attempts) do names[i], names[n + i] = attempt, mark_of(attempt) end
   local found = call('HMGET', KEYS[L.k], unpack(names, 1, 2 * n))
-  local records, users = {}, {}
+  local records, users, by = {}, {}, {}
   for i, attempt in ipairs(attempts) do
-    users[i] = parse_user(found[n + i], names[n + i])
+    local mark = names[n + i]
+    by[mark] = by[mark] or parse_user(found[n + i], mark)
+    users[i] = by[mark]
     records[i] = record_of(found[i], users[i], attempt) or false
   end
   return records, users
@@ -257,13 +259,6 @@ local function put_record(L, attempt, record)
   local res = L.res or {}
   local n = #res
   L.res, res[n + 1], res[n + 2] = res, attempt, record
-end
-
--- unfold: gives the hold that is stored with its user a field of its own, unless it is this attempt, whose record is about to be
--- written: what counts for the user changes.
-local function unfold(L, u, attempt)
-  if u.record and u.live ~= attempt then put_record(L, u.live, u.record) end
-  u.record = nil
 end
 
 -- put_user: stores what counts for a user with the call; one who has nothing needs no field.
@@ -425,6 +420,13 @@ local function explicit(L, record)
   return 'h' .. what .. fmt('%d', n) .. term
 end
 
+-- unfold: gives the hold that is stored with its user a field of its own, in full, unless it is this attempt, whose record is about
+-- to be written: what counts for the user changes.
+local function unfold(L, u, attempt)
+  if u.record and u.live ~= attempt then put_record(L, u.live, explicit(L, u.record)) end
+  u.record = nil
+end
+
 local HOLD = '^h\t([^\t]*)\t([^\t]*)\t(%d+)\t(%d+)\t(%d+)\t(%d+)\t?(%d*)$'
 
 -- parse_hold: user, asked, qty, n, deadline of a hold, or nil for any other record.
@@ -494,6 +496,10 @@ local function take_back_entry(L, member, budget)
   for i, h in ipairs(holds) do
     local u = h[6]
     u.user = u.user or h[2]
+    if u.record and u.live ~= h[1] then -- where counters were lost
+      tombs[#tombs + 1], tombs[#tombs + 2] = u.live, explicit(L, u.record)
+      u.record = nil
+    end
     tombs[#tombs + 1] = h[1]
     tombs[#tombs + 1] = expire(L, h[1], h[2], h[3], h[4], h[5], u)
     if u.held == 0 and u.bought == 0 then

@@ -35,7 +35,7 @@ local function fix_due(attempt, last)
   local user, _, at, deadline = live_record(record)
   if not user or not deadline or at ~= last then return 'conflict' end
   if call('ZSCORE', KEYS[4], fmt('%s\t%013d\t\t%s', L.id, deadline, attempt)) then return 'same' end
-  if record ~= records[1] and u.record then
+  if record ~= records[1] and u.record == records[1] then
     put_record(L, mark_of(attempt), only_hold(attempt, sub(record, 2)))
   elseif record ~= records[1] then
     put_record(L, attempt, record)

@@ -95,13 +95,8 @@ local function live_hold(L, u)
   if u.live == '' then return nil end
   local record = explicit(L, u.record or call('HGET', KEYS[L.k], u.live))
   local user, asked, qty, n, deadline = parse_hold(record)
-  if not user then
-    u.live = ''
-  elseif deadline > now then
-    return record
-  else
-    end_hold(L, u.live, user, asked, qty, n, u)
-  end
+  if user and deadline > now then return record end
+  if user then end_hold(L, u.live, user, asked, qty, n, u) end
 end
 
 -- refuse: why a request that is no replay is refused, in the decided order, or nil. back: units of the live hold that it
@@ -173,6 +168,7 @@ local function answer_one(L, i, held)
   local refusal = refuse(L, u, live, back, qty, hold)
   if refusal then return refusal end
   if back then give_back(L, u, live, tail) end
+  unfold(L, u, attempt) -- where nobody can read it
   local deadline, _, ending = term(L, hold)
   local seq = next_seq(L)
   local record, only = '\t' .. user .. asked .. seq .. ending, u.held == 0 and u.bought == 0

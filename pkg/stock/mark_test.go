@@ -152,3 +152,133 @@ func TestHoldsOfManyLotsAreToldAsOneGroup(t *testing.T) {
 		t.Errorf("%d holds are ended, %v", out.Expired, err)
 	}
 }
+
+// TestNoRecordIsMissedThatMovesWhileAllAreRead: a hold that is stored with its user gets a field of its own, which may be
+// among those that were read already.
+func TestNoRecordIsMissedThatMovesWhileAllAreRead(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	const n = 3 * scanPage
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: n, Hold: time.Hour})
+	ids := make([]drop.ReservationID, n)
+	inParallel(50, func(i int) {
+		for ; i < n; i += 50 {
+			out, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: fmt.Sprint("user-", i), Key: "k", Qty: 1})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ids[i] = out.Reservation.ID
+		}
+	})
+	seen := map[string]bool{}
+	confirmed := false
+	err := s.Records(t.Context(), lot, func(page []drop.Reservation) error {
+		for _, r := range page {
+			seen[r.ID.Attempt] = true
+		}
+		if !confirmed {
+			confirmed = true
+			inParallel(50, func(i int) {
+				for ; i < n; i += 50 {
+					if _, err := s.Settle(t.Context(), drop.SettleRequest{ID: ids[i], Action: drop.ActConfirm, Ref: "p"}); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	missed := 0
+	for _, id := range ids {
+		if !seen[id.Attempt] {
+			missed++
+		}
+	}
+	if missed > 0 {
+		t.Errorf("%d of %d records were missed", missed, n)
+	}
+	wantHistory(t, s, rdb, lot)
+}
+
+// batchOf reserves one unit for each of some users in one call, which makes a batch of them.
+func batchOf(t *testing.T, s *Stock, lot drop.LotID, users ...string) []string {
+	t.Helper()
+	g := &group{kind: reserveKind}
+	g.reset()
+	var attempts []string
+	for _, user := range users {
+		r := newRequest(reserveKind, lot)
+		r.reserve = drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 1, Actor: "shop"}
+		r.attempt = drop.AttemptOf(lot, user, "k")
+		attempts = append(attempts, r.attempt)
+		g.add(r)
+	}
+	sh := s.shardOf(lot)
+	inv := g.invocation(sh, reserveKind)
+	if r, err := s.script(t.Context(), sh, "reserve", inv.keys, inv.args); err != nil || r.status != "ok" {
+		t.Fatal(r, err)
+	}
+	return attempts
+}
+
+// TestAHoldThatNobodyCanReadIsNotOverwritten: its batch is lost, and its user takes another one.
+func TestAHoldThatNobodyCanReadIsNotOverwritten(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
+	key := s.shardOf(lot).keys.lot(lot)
+	lost := batchOf(t, s, lot, "ann", "bob", "cy", "dan")[0]
+	var batch string
+	for _, name := range rdb.HKeys(t.Context(), key).Val() {
+		if strings.HasPrefix(name, "#") {
+			batch = name
+		}
+	}
+	rdb.HDel(t.Context(), key, batch)
+	reserve(t, s, lot, "ann", "another", 1)
+	if record := rdb.HGet(t.Context(), key, lost).Val(); !strings.HasPrefix(record, "b\tann\t") {
+		t.Errorf("of the hold is left %q", record)
+	}
+}
+
+// TestTwoHoldsOfOneUserEndOnce: what counts for the user was lost, so there are two holds. Each ends once.
+func TestTwoHoldsOfOneUserEndOnce(t *testing.T) {
+	for _, order := range []string{"old first", "new first"} {
+		t.Run(order, func(t *testing.T) {
+			s, rdb, _ := newShop(t)
+			lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9, Hold: time.Minute})
+			keys := s.shardOf(lot).keys
+			old := reserve(t, s, lot, "ann", "k", 1).Reservation
+			rdb.HSet(t.Context(), keys.lot(lot), old.ID.Attempt, recordText(drop.Record{Reservation: old, Asked: "1/0"}))
+			rdb.HDel(t.Context(), keys.lot(lot), drop.MarkOf(lot, "ann"))
+			other := reserve(t, s, lot, "ann", "k2", 3).Reservation
+			rdb.Del(t.Context(), keys.unfiled)
+			attempts := old.ID.Attempt + other.ID.Attempt
+			if order == "new first" {
+				attempts = other.ID.Attempt + old.ID.Attempt
+			}
+			rdb.Do(t.Context(), "ZADD", keys.due, 0, dueMember(lot, old.Deadline.UnixMilli(), attempts))
+			passTime(t, s, rdb, time.Hour, lot)
+			out, err := s.Sweep(t.Context(), lot.Shard(s.Shards()), 100)
+			if err != nil || out.Expired != 2 {
+				t.Errorf("%+v, %v", out, err)
+			}
+			wantTotals(t, s, lot, 9, 0, 0)
+			wantHistory(t, s, rdb, lot)
+		})
+	}
+}
+
+// TestDamagedCountersNameNoAttempt: whoever asks for the record gets none.
+func TestDamagedCountersNameNoAttempt(t *testing.T) {
+	s, _, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
+	for _, live := range []string{"", "x", strings.Repeat("x", 40)} {
+		if found, err := s.RecordsOf(t.Context(), lot, []string{live}); err != nil || len(found) > 0 {
+			t.Errorf("of %q: %v, %v", live, found, err)
+		}
+	}
+}

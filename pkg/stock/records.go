@@ -3,6 +3,7 @@ package stock
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,16 +53,18 @@ func (s *Stock) RecordsOf(ctx context.Context, lot drop.LotID, attempts []string
 }
 
 // Records hands every record of a lot to fn, in pages. A record may come twice, and one that changes meanwhile may come
-// in either state: HSCAN promises no more.
+// in either state: HSCAN promises no more. One that leaves its user's field meanwhile for one of its own, which may be
+// among those read before, comes with a second look at those; that one passes over reservations that have ended.
 func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
 	h, err := s.hashOf(ctx, lot)
 	if err != nil {
 		return err
 	}
-	return h.scan(ctx, func(fields map[string]string) error {
+	hand := func(fields map[string]string, letters string) error {
 		records := make(map[string]string, len(fields))
 		for name, value := range fields {
 			attempt, record, ok := recordOf(name, value)
+			ok = ok && (letters == "" || strings.ContainsAny(record[:min(1, len(record))], letters))
 			if _, twice := records[attempt]; ok && (!twice || name == attempt) { // a field of its own counts, as for the scripts
 				records[attempt] = record
 			}
@@ -79,7 +82,18 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 			page = append(page, r)
 		}
 		return fn(page)
-	})
+	}
+	before, err := h.get(ctx, []string{"live"})
+	if err == nil {
+		err = h.scan(ctx, func(fields map[string]string) error { return hand(fields, "") })
+	}
+	if err != nil {
+		return err
+	}
+	if after, err := h.get(ctx, []string{"live"}); err != nil || after["live"] == before["live"] {
+		return err
+	}
+	return h.scanNames(ctx, strings.Repeat("?", drop.AttemptLen), func(fields map[string]string) error { return hand(fields, "hbc") })
 }
 
 // Users hands every user record of a lot to fn, in pages.
@@ -152,6 +166,7 @@ func (h hash) get(ctx context.Context, names []string) (map[string]string, error
 
 // records returns the records of attempts, as they are stored; those that are not there are absent.
 func (h hash) records(ctx context.Context, attempts []string) (map[string]string, error) {
+	attempts = slices.DeleteFunc(slices.Clone(attempts), func(a string) bool { return len(a) != drop.AttemptLen }) // as damaged counters may name one
 	names := make([]string, 0, 2*len(attempts))
 	for _, attempt := range attempts {
 		names = append(names, attempt, attempt[:drop.MarkLen])
