@@ -393,6 +393,9 @@ func (d *decoder) parkLine(f []string, number string, g *group, line string, err
 			d.lot, d.epoch = named, g.epoch
 		}
 	}
+	if number != "" && !strings.Contains(number, "/") && !g.deadline.IsZero() {
+		number = strings.Join([]string{number, itoa(g.epoch), msText(g.deadline)}, "/")
+	}
 	d.spoil(strings.Join([]string{"-", "1", itoa(g.qty), g.asked, msText(g.time), number}, "\t")+"\n"+line, err) // to be read without the others
 	d.lot, d.epoch = lot, epoch
 }
@@ -403,11 +406,13 @@ func (e *Event) decodeGroupHold(f []string, number string, g *group) error {
 		return fault.New(fault.Invalid, "a line of a group has %d fields, not 5", len(f))
 	}
 	n := &fieldParser{fields: strings.Split(number, "/")}
-	e.Seq = n.count(0)
-	switch {
-	case len(n.fields) == 3:
+	if len(n.fields) == 3 {
 		g.epoch, g.deadline = n.count(1), n.time(2)
-	case len(n.fields) != 1 || g.deadline.IsZero() || e.Seq == 0:
+	}
+	if len(n.fields) == 2 || len(n.fields) > 3 || n.err != nil {
+		g.deadline = time.Time{} // nor is it known of the holds that follow
+	}
+	if e.Seq = n.count(0); e.Seq == 0 || g.deadline.IsZero() {
 		n.fail("the number %s of a hold is incomplete", quote(number))
 	}
 	if n.err != nil {

@@ -170,6 +170,11 @@ func TestAGroupIsReadAsItsHolds(t *testing.T) {
 		"no number":          {groupHeader + "8/4/1700000300000,,9/5/1700000400000\n" + groupLines, []string{ann, cy}, "cap"},
 		"half a number":      {groupHeader + "8/4/1700000300000,17/4,9/5/1700000400000\n" + groupLines, []string{ann, cy}, "cap"},
 		"no first deadline":  {groupHeader + "8,17,9/5/1700000400000\n" + groupLines, []string{cy}, "hat cap"},
+		"another seq 0":      {groupHeader + "0/4/1700000300000,17,9/5/1700000400000\n" + groupLines, []string{bob, cy}, "hat"},
+		"no deadline":        {groupHeader + "8/4/1700000300000,17/4/,9\n" + groupLines, []string{ann}, "cap tie"},
+		"a damaged epoch":    {groupHeader + "8/4/1700000300000,17/x/1700000300000,9\n" + groupLines, []string{ann}, "cap tie"},
+		"damaged all over":   {groupHeader + "8/4/1700000300000,0/x/1700000300000,9\n" + groupLines, []string{ann}, "cap tie"},
+		"a damaged deadline": {groupHeader + "8/4/1700000300000,17/5/x,9\n" + groupLines, []string{ann}, "cap tie"},
 		"seq 0":              {groupHeader + "8/4/1700000300000,0,9/5/1700000400000\n" + groupLines, []string{ann, cy}, "cap"},
 		"too few lines":      {groupHeader + numbers + strings.SplitAfter(groupLines, "\n")[0], []string{ann}, "-"},
 		"too few numbers":    {groupHeader + "8/4/1700000300000,17\n" + groupLines, nil, "- - - -"},
@@ -186,6 +191,20 @@ func TestAGroupIsReadAsItsHolds(t *testing.T) {
 		if !slices.Equal(holds, group.holds) || strings.Join(lots, " ") != group.poison {
 			t.Errorf("%s: %q, %+v", name, holds, poison)
 		}
+	}
+}
+
+// TestALineOfAGroupIsKeptWhole: with all that the hold needs, which its own number may leave to the one before.
+func TestALineOfAGroupIsKeptWhole(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_000).UTC()
+	body := groupHeader + "8/4/1700000300000,17,9\n" + strings.Replace(groupLines, "wxyb", "wxy!", 1)
+	_, poison := Entry{Installation: "i", Time: at, Body: body}.Decode()
+	if len(poison) != 1 {
+		t.Fatalf("%+v", poison)
+	}
+	events, again := Entry{Installation: "i", Time: at, Body: strings.Replace(poison[0].Raw, "wxy!", "wxyb", 1)}.Decode()
+	if len(again) > 0 || len(events) != 1 || events[0].Watermark() != (Watermark{4, 17}) || events[0].Deadline.UnixMilli() != 1_700_000_300_000 {
+		t.Errorf("%q is read as %+v, %+v", poison[0].Raw, events, again)
 	}
 }
 
