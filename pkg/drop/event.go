@@ -402,9 +402,6 @@ func (d *decoder) parkLine(f []string, number string, g *group, line string, err
 
 // decodeGroupHold reads "lot attempt user key actor" as the hold of the group that has this number.
 func (e *Event) decodeGroupHold(f []string, number string, g *group) error {
-	if len(f) != 5 {
-		return fault.New(fault.Invalid, "a line of a group has %d fields, not 5", len(f))
-	}
 	n := &fieldParser{fields: strings.Split(number, "/")}
 	if len(n.fields) == 3 {
 		g.epoch, g.deadline = n.count(1), n.time(2)
@@ -417,6 +414,9 @@ func (e *Event) decodeGroupHold(f []string, number string, g *group) error {
 	}
 	if n.err != nil {
 		return n.err
+	}
+	if len(f) != 5 {
+		return fault.New(fault.Invalid, "a line of a group has %d fields, not 5", len(f))
 	}
 	lot, err := ParseLotID(f[0])
 	if err != nil {
