@@ -40,7 +40,7 @@
 --
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 -- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
--- there are many: then one entry files all of a lot. Two elements have those of a call: the time in ms when the first is due, then
+-- there are many: then one entry files all of a lot. Two elements have those of a call that are due at the same time: that, in ms, then
 -- lot and attempt of each, packed with MessagePack. Whoever looks for due holds files them first, or looks there too.
 local LIVE, TOTALS, RULE = '<ddddd', '>i6i6', '>i6i6i6i6i6i6ss'
 local LIVE_SIZE = 40 -- bytes
@@ -63,7 +63,7 @@ local proven -- see prove
 local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order of their seqs
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
-local unfiled, unfiled_at, unfiledn = '', '', 0 -- this call's elements of `unfiled`, and of how many holds
+local unfiled, unfiledn = {}, 0 -- this call's elements of `unfiled`, and of how many holds
 local unfiled_seen -- the attempts of each lot in `unfiled`, once a call that only looks has read it
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
@@ -333,7 +333,7 @@ end
 local function keep_unfiled()
   if unfiledn == 0 then return end
   call('ZCARD', KEYS[4])
-  if call('RPUSH', KEYS[6], unfiled_at, unfiled) * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
+  if call('RPUSH', KEYS[6], unpack(unfiled)) * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
 end
 
 -- look_first: when the lot must be looked at first, where its stored entries begin at `due` (0: none) and the call's own

@@ -291,9 +291,9 @@ end
 -- With many lots on sale nearly all requests are the only ones of their lots, of new users, with nothing that speaks against
 -- them. Such a lot passes through no table of its own: `fresh` has what HSET wants for it, FRESH values, freshn in all. The events
 -- of all such holds are one group, whose lines come as they are stored; only their numbers are put together here: for each of the m lots
--- "seq", or "seq/epoch/deadline" where these are not as before, or '' if it is not fresh. first_end: when the first of them is due.
+-- "seq", or "seq/epoch/deadline" where these are not as before, or '' if it is not fresh. due_at: when they are due, 0 where that differs.
 local FRESH = 5
-local fresh, freshn, numbers, first_end = {}, 0, {}, nil
+local fresh, freshn, numbers, due_at = {}, 0, {}, nil
 
 -- terms: what the lone requests of lots with these rules have in common; nil if the rules speak against them, or are not
 -- known yet. The last ones are kept: calls come faster than a ms passes.
@@ -322,7 +322,7 @@ local function look_at_lone(lots, reply, m)
   local qty, hold, at = A[2], A[3], 4
   if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' or not ARGV[8] then return nil end
   local A, KEYS, call, pack, unpacked, digits, fresh, numbers, now = A, KEYS, call, pack, unpacked, digits, fresh, numbers, now -- quicker
-  local n, first = 0, nil -- values in fresh; when the first of its holds is due
+  local n, all_at = 0, nil -- values in fresh; when its holds are due
   local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
   local told -- what the last number says
   for j = 1, m do
@@ -344,7 +344,7 @@ local function look_at_lone(lots, reply, m)
           due = deadline
           look_at(lot_of(key), due)
         end
-        if not first or deadline < first then first = deadline end
+        if deadline ~= all_at then all_at = all_at and 0 or deadline end
         fresh[n + 1], fresh[n + 2], fresh[n + 3], fresh[n + 4], fresh[n + 5] =
           key, 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), mark, A[at + 2] .. number .. ending
         n = n + FRESH
@@ -358,7 +358,7 @@ local function look_at_lone(lots, reply, m)
     end
     at = at + 3
   end
-  freshn, first_end = n, first
+  freshn, due_at = n, all_at
   return at
 end
 
@@ -366,17 +366,20 @@ end
 local function tell_fresh(m)
   local n, lines, said = freshn / FRESH, ARGV[7], concat(numbers, ',', 1, m)
   if n == 0 then return end
-  unfiled, unfiled_at, unfiledn = ARGV[8], fmt('%d', first_end), n
-  if n < m then
-    local i, kept, named = 0, {}, {}
+  unfiled, unfiledn = { fmt('%d', due_at), ARGV[8] }, n
+  if n < m or due_at == 0 then
+    local i, at, kept, times, named = 0, nil, {}, {}, {}
     for line, id, attempt in string.gmatch(lines, '(([^\t\n]*)\t([^\t\n]*)[^\n]*\n)') do
       i = i + 1
       if numbers[i] ~= '' then
-        kept[#kept + 1], named[#named + 1], named[#named + 2] = line, id, attempt
+        at = match(numbers[i], '/(%d+)$') or at
+        local of = named[at] or {}
+        if not named[at] then times[#times + 1], named[at] = at, of end
+        kept[#kept + 1], of[#of + 1], of[#of + 2] = line, id, attempt
       end
     end
     lines, said = concat(kept), string.gsub(match(said, '^,*(.-),*$'), ',,+', ',')
-    unfiled = cmsgpack.pack(unpack(named))
+    for j, time in ipairs(times) do unfiled[2 * j - 1], unfiled[2 * j] = time, cmsgpack.pack(unpack(named[time])) end
   end
   local qty = digits(A[2])
   emit(concat({ '-', digits(n), qty, qty .. '/' .. digits(A[3]), now_s, said .. '\n' }, '\t'))
@@ -404,7 +407,7 @@ local function look_at_all()
   if not (type(m) == 'number' and m >= 0 and m <= 2000 and m % 1 == 0) then return nil end
   repeat
     began, lots, reply = now, {}, { 'ok', '', now_s, '' }
-    evn, duen, firstn, freshn, first_end = 0, 0, 0, 0, nil
+    evn, duen, firstn, freshn, due_at = 0, 0, 0, 0, nil
     local at = look_at_lone(lots, reply, m)
     if not at or not look_at_others(lots, reply, m, at) then return nil end
   until now == began

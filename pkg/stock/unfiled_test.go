@@ -183,3 +183,40 @@ func FuzzParseUnfiled(f *testing.F) {
 		}
 	})
 }
+
+// TestNoLotIsFiledForATimeBeforeItsNextLook: holds of several lots were taken in one call, and the first of them ends long before
+// the others.
+func TestNoLotIsFiledForATimeBeforeItsNextLook(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	var lots []drop.LotID
+	for i, hold := range []time.Duration{time.Hour, time.Minute, 2 * time.Hour} {
+		lots = append(lots, newLot(t, s, drop.Definition{Lot: drop.LotID(fmt.Sprint("g:", i)), Stock: 9, Hold: hold, MaxHold: 2 * time.Hour}))
+	}
+	sh := s.shardOf(lots[0])
+	for _, user := range []string{"ann", "bob"} { // a rule is known to a server from its first call on
+		g := &group{kind: reserveKind}
+		g.reset()
+		for _, lot := range lots {
+			r := newRequest(reserveKind, lot)
+			r.reserve = drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 1, Actor: "shop"}
+			r.attempt = drop.AttemptOf(lot, user, "k")
+			g.add(r)
+		}
+		inv := g.invocation(sh, reserveKind)
+		if r, err := s.script(t.Context(), sh, "reserve", inv.keys, inv.args); err != nil || r.status != "ok" {
+			t.Fatal(r, err)
+		}
+	}
+	if n := rdb.LLen(t.Context(), sh.keys.unfiled).Val(); n == 0 {
+		t.Fatal("nothing is unfiled: the test tests nothing")
+	}
+	passTime(t, s, rdb, time.Hour+time.Minute, lots[1])
+	if _, err := s.Sweep(t.Context(), sh.number, 100); err != nil {
+		t.Fatal(err)
+	}
+	for _, lot := range lots {
+		if filed, first, err := s.NextLook(t.Context(), lot); err != nil || !first.IsZero() && filed.After(first) {
+			t.Errorf("%s will be looked at %s, its first entry is of %s, %v", lot, filed, first, err)
+		}
+	}
+}
