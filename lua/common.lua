@@ -298,7 +298,7 @@ local function take_unfiled(lots, attempts, at, time, element)
       of = {}
       lots[#lots + 1], attempts[id], at[id] = id, of, time
     end
-    of[#of + 1] = attempt
+    of[#of + 1] = attempt .. '' -- fails for what is no text
     if time < at[id] then at[id] = time end
   end
 end

@@ -137,7 +137,8 @@ func TestDamageInWhatIsUnfiledHarmsNobody(t *testing.T) {
 	pack := func(values ...string) string { return packed(values) }
 	line := pack(string(lot), attempt)
 	for i, damage := range [][]string{{"stray"}, {""}, {"\xc1", line}, {"\n"}, {at}, {at, at, at}, {at, pack(string(lot))}, {at, pack(string(lot), "short")}, {at, pack("7", attempt)}, {at, pack("\xff", attempt)},
-		{at, "\xc1"}, {at, "\xa5ab"}, {at, line[:len(line)-1]}, {at, line + "\xc1"}, {line}, {line, line}, {"-1", line}, {"1e999", line}, {at, line, line}, {strings.Repeat("9", 400), line}, {at, "\x93\x01\x02\x03"}, {at, pack("1e300") + line}} {
+		{at, "\xc1"}, {at, "\xa5ab"}, {at, line[:len(line)-1]}, {at, line + "\xc1"}, {line}, {line, line}, {"-1", line}, {"1e999", line}, {at, line, line}, {strings.Repeat("9", 400), line}, {at, "\x93\x01\x02\x03"}, {at, pack("1e300") + line},
+		{at, pack(string(lot)) + "\xdc\x00\x1a" + strings.Repeat("\x01", drop.AttemptLen)}} {
 		elements := make([]any, len(damage))
 		for j, element := range damage {
 			elements[j] = element
