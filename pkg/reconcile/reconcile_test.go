@@ -370,6 +370,55 @@ func TestNoFalseDriftUnderLiveTraffic(t *testing.T) {
 	}
 }
 
+// TestNoFalseDriftWhereManyHoldsAreConfirmed: each leaves its user's field for one of its own, while all fields are read.
+func TestNoFalseDriftWhereManyHoldsAreConfirmed(t *testing.T) {
+	testkit.Long(t)
+	s := newShop(t)
+	const n = 6000
+	s.load(t, drop.Definition{Lot: "truffle", Stock: n, Hold: time.Hour})
+	s.work(t)
+	ids := make([]drop.ReservationID, n)
+	each := func(fn func(i int)) {
+		var crowd sync.WaitGroup
+		for from := range 64 {
+			crowd.Go(func() {
+				for i := from; i < n && !t.Failed(); i += 64 {
+					fn(i)
+				}
+			})
+		}
+		crowd.Wait()
+	}
+	each(func(i int) {
+		out, err := s.stock.Reserve(t.Context(), drop.ReserveRequest{Lot: "truffle", User: fmt.Sprint("user-", i), Key: "k", Qty: 1})
+		if ids[i] = out.Reservation.ID; err != nil {
+			t.Error(err)
+		}
+	})
+	confirmed := make(chan struct{})
+	go func() {
+		defer close(confirmed)
+		each(func(i int) {
+			if _, err := s.stock.Settle(t.Context(), drop.SettleRequest{ID: ids[i], Action: drop.ActConfirm, Ref: "pay"}); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(60 * time.Millisecond)
+		})
+	}()
+	for passes := 1; ; passes++ {
+		for _, row := range s.reconcile(t, reconcile.Options{Deep: true, MaxLag: time.Minute}).Rows {
+			if row.Finding || len(row.Evidence) > 0 {
+				t.Errorf("pass %d: %+v", passes, row)
+			}
+		}
+		select {
+		case <-confirmed:
+			return
+		default:
+		}
+	}
+}
+
 // shopper reserves and settles at random until the context ends.
 func (s *shop) shopper(ctx context.Context, t *testing.T, lots []drop.LotID, u int, calls *atomic.Int64) {
 	rng := rand.New(rand.NewPCG(1, uint64(u)))
