@@ -18,6 +18,7 @@ type load struct {
 	rate       float64 // requests a second, whatever the answers; 0: each caller asks again as soon as he is answered
 	warm, span time.Duration
 	meter      bench.Meter // of the server; the zero value tells nothing
+	from       int64       // number of the first user
 }
 
 // figure is what one contender did under a load.
@@ -30,14 +31,20 @@ type figure struct {
 // hold takes one unit of a lot for a user. It is called by all callers at once.
 type hold func(ctx context.Context, lot drop.LotID, user string) error
 
-// run puts the load on. The first error of any caller ends it.
+// run puts the load on. The first error of any caller ends it. Where a span is so short, or the machine so busy, that nobody is
+// answered, it tries a longer one.
 func (l load) run(ctx context.Context, take hold) (figure, error) {
 	offered := bench.Load{Rate: l.rate, Users: l.callers, Warmup: l.warm, Duration: l.span, Meter: l.meter}
 	r, err := offered.Demand(ctx, bench.TargetFunc(func(ctx context.Context, n int64) error {
-		return take(ctx, l.lots[n%int64(len(l.lots))], userName(n))
+		return take(ctx, l.lots[n%int64(len(l.lots))], userName(l.from+n))
 	}))
 	if err != nil {
 		return figure{}, err
+	}
+	if r.AcceptedRate == 0 && l.span < 10*time.Second {
+		l.span *= 5
+		l.from += 5_000_000 // the users before may have been served after all
+		return l.run(ctx, take)
 	}
 	if r.AcceptedRate == 0 {
 		return figure{}, fault.New(fault.Failed, "nobody was answered within %s", l.span)
