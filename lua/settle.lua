@@ -270,7 +270,7 @@ local function read_records(L)
     q.r = record and parse(record) or nil
     L.by[q.attempt] = q
     if q.r and q.r.user then
-      local u = L.counters[mark] or users[i]
+      local u = users[i]
       q.u, L.counters[mark], u.user = u, u, u.user or q.r.user
     end
   end

@@ -88,37 +88,33 @@ func plain(pool int) contender {
 
 // autoPipeline sends the usual pattern through go-redis' AutoPipeline, which gathers the commands of many callers.
 func autoPipeline(name string, options redis.AutoPipelineOptions) contender {
-	return contender{"AutoPipeline, " + name, func(ctx context.Context, server *lab.Redis, lots []drop.LotID) (hold, func() error, error) {
+	return gathered("AutoPipeline, "+name, options, func(p *redis.AutoPipeliner) hold { return plainHold(p) })
+}
+
+// gathered sends what a hold takes through AutoPipeline.
+func gathered(name string, options redis.AutoPipelineOptions, holdOn func(*redis.AutoPipeliner) hold) contender {
+	return contender{name, func(ctx context.Context, server *lab.Redis, lots []drop.LotID) (hold, func() error, error) {
 		client, err := plainClient(ctx, server, lots, func(o *redis.Options) { o.PipelinePoolSize = 16 })
 		if err != nil {
 			return nil, nil, err
 		}
 		pipe, err := client.AutoPipelineWithOptions(&options)
 		if err != nil {
-			return nil, nil, errors.Join(fault.Wrap(fault.Failed, err, "AutoPipeline, %s", name), client.Close())
+			return nil, nil, errors.Join(fault.Wrap(fault.Failed, err, "%s", name), client.Close())
 		}
-		return plainHold(pipe), func() error { return errors.Join(pipe.Close(), client.Close()) }, nil
+		return holdOn(pipe), func() error { return errors.Join(pipe.Close(), client.Close()) }, nil
 	}}
 }
 
 // floor writes one key for each hold and asks nothing: what no reservation in Redis can cost less than.
-var floor = contender{"SET, pipelined", func(ctx context.Context, server *lab.Redis, lots []drop.LotID) (hold, func() error, error) {
-	client, err := plainClient(ctx, server, lots, func(o *redis.Options) { o.PipelinePoolSize = 16 })
-	if err != nil {
-		return nil, nil, err
-	}
-	pipe, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: 300, MaxConcurrentBatches: 2, Unordered: true})
-	if err != nil {
-		return nil, nil, errors.Join(fault.Wrap(fault.Failed, err, "AutoPipeline"), client.Close())
-	}
-	take := func(ctx context.Context, lot drop.LotID, user string) error {
-		if err := pipe.Set(ctx, "hold:"+string(lot)+":"+user, user, 0).Err(); err != nil {
+var floor = gathered("SET, pipelined", redis.AutoPipelineOptions{MaxBatchSize: 300, MaxConcurrentBatches: 2, Unordered: true}, func(p *redis.AutoPipeliner) hold {
+	return func(ctx context.Context, lot drop.LotID, user string) error {
+		if err := p.Set(ctx, "hold:"+string(lot)+":"+user, user, 0).Err(); err != nil {
 			return fault.Wrap(fault.Unavailable, err, "SET")
 		}
 		return nil
 	}
-	return take, func() error { return errors.Join(pipe.Close(), client.Close()) }, nil
-}}
+})
 
 // plainClient connects and puts the lots on sale the usual way: one key each.
 func plainClient(ctx context.Context, server *lab.Redis, lots []drop.LotID, change func(*redis.Options)) (*redis.Client, error) {
