@@ -107,7 +107,7 @@ func (a *API) tidy(next http.Handler) http.Handler {
 }
 
 func allRoutes() []route {
-	return slices.Concat(reservationRoutes(), lotRoutes(), paymentRoutes(), operatorRoutes())
+	return slices.Concat(reservationRoutes(), settleRoutes(), lotRoutes(), paymentRoutes(), operatorRoutes())
 }
 
 // Examples of the document.
@@ -128,10 +128,6 @@ func exampleSettled(state string, qty, refunded int64) client.Reservation {
 	})
 }
 
-// What settling may be refused with.
-var notSettled = []fault.Code{fault.NotFound, fault.HoldExpired, fault.AlreadyConfirmed, fault.AlreadyReleased, fault.AlreadyRefunded, fault.Conflict,
-	fault.Overloaded, fault.LotFrozen, fault.LotNotLoaded, fault.OutcomeUnknown}
-
 var (
 	keyParam    = param{"header", "Idempotency-Key", "Names this attempt of the user. Asked again with the same lot, user and key, the call answers with the same reservation and takes nothing more.", "order-4711", true}
 	cursorParam = param{"query", "cursor", "The page behind the one whose `next` this is.", "", false}
@@ -142,10 +138,6 @@ var (
 )
 
 func reservationRoutes() []route {
-	const base = "/v1/reservations/{id}"
-	settled := func(about string, example client.Reservation) []answerDoc {
-		return []answerDoc{{http.StatusOK, about, "", example, []param{replayedHeader}}}
-	}
 	return []route{
 		{method: http.MethodPost, path: "/v1/lots/{lot}/reservations", id: "reserve", summary: "Hold units of a lot for a user",
 			about: "Holds units until a deadline; confirm the reservation before it. A refusal does not use the key up.",
@@ -161,12 +153,25 @@ func reservationRoutes() []route {
 			params: []param{{"query", "lot", "Only of this lot.", "truffle-99", false}, {"query", "user", "Only of this user.", "ada", false},
 				{"query", "state", "Only in these states, separated by commas.", "held,confirmed", false}, cursorParam, limitParam},
 			answers: []answerDoc{{http.StatusOK, "One page.", "", client.Page[client.Reservation]{Items: []client.Reservation{exampleSettled("confirmed", 2, 0)}, Next: exampleID}, nil}}, refusals: []fault.Code{fault.Overloaded}},
-		{method: http.MethodGet, path: base, id: "show-reservation", summary: "Look at a reservation",
+		{method: http.MethodGet, path: "/v1/reservations/{id}", id: "show-reservation", summary: "Look at a reservation",
 			about: "Answers with the reservation as Redis has it and, in `recorded`, as the ledger has it.",
 			scope: drop.ScopeRead, serve: (*API).showReservation,
 			answers: []answerDoc{{http.StatusOK, "The reservation.", "", exampleReservation(func(r *client.Reservation) {
 				r.Source, r.Recorded = "redis", &client.Recorded{State: "held", Qty: 2, Seq: 17, Changed: exampleTime}
 			}), nil}}, refusals: []fault.Code{fault.NotFound, fault.Overloaded}},
+	}
+}
+
+// What settling may be refused with.
+var notSettled = []fault.Code{fault.NotFound, fault.HoldExpired, fault.AlreadyConfirmed, fault.AlreadyReleased, fault.AlreadyRefunded, fault.Conflict,
+	fault.Overloaded, fault.LotFrozen, fault.LotNotLoaded, fault.OutcomeUnknown}
+
+func settleRoutes() []route {
+	const base = "/v1/reservations/{id}"
+	settled := func(about string, example client.Reservation) []answerDoc {
+		return []answerDoc{{http.StatusOK, about, "", example, []param{replayedHeader}}}
+	}
+	return []route{
 		{method: http.MethodPost, path: base + "/confirm", id: "confirm", summary: "Turn a hold into a sale",
 			about: "Waits for the ledger, up to two seconds; with `ack: stock` it answers at once. Asked again for the same quantity and payment it succeeds again.",
 			scope: drop.ScopeSettle, serve: (*API).confirm, body: client.ConfirmBody{Payment: "pay-4711"},

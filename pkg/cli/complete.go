@@ -79,6 +79,15 @@ func completeList(words ...string) cobra.CompletionFunc {
 	}
 }
 
+// wordsOf are the texts of words that have a type of their own.
+func wordsOf[T ~string](list []T) []string {
+	all := make([]string, len(list))
+	for i, w := range list {
+		all[i] = string(w)
+	}
+	return all
+}
+
 // firstOnly offers words for the first argument and nothing for the others.
 func firstOnly(f cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {

@@ -51,7 +51,7 @@ unless --allow-private says that the receiver is within your own network; http w
 	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.lotIDs))
 	a.groupFlag(cmd, &f.group)
 	cmd.Flags().StringSliceVar(&f.kinds, "kinds", nil, "what to tell, separated by commas (default: everything)")
-	_ = cmd.RegisterFlagCompletionFunc("kinds", completeList(kindWords()...))
+	_ = cmd.RegisterFlagCompletionFunc("kinds", completeList(wordsOf(drop.NoticeKinds())...))
 	cmd.Flags().BoolVar(&f.allowPrivate, "allow-private", false, "the receiver is within a private network; http is fine")
 	cmd.Flags().StringVar(&f.secret, "secret", "", "where the secret is: env:NAME or file:/path (default: one is made)")
 	completeNothing(cmd, "secret")
@@ -91,14 +91,6 @@ func notEmpty(cmd *cobra.Command, flags ...string) error {
 		}
 	}
 	return nil
-}
-
-func kindWords() []string {
-	var words []string
-	for _, k := range drop.NoticeKinds() {
-		words = append(words, string(k))
-	}
-	return words
 }
 
 // checkHook checks what was typed; it asks nobody.

@@ -50,18 +50,10 @@ With the first key, the API no longer answers callers without one.`,
 	dryRunFlag(cmd, &dryRun)
 	_ = cmd.MarkFlagRequired("tenant")
 	_ = cmd.MarkFlagRequired("scope")
-	_ = cmd.RegisterFlagCompletionFunc("scope", completeList(scopeWords()...))
+	_ = cmd.RegisterFlagCompletionFunc("scope", completeList(wordsOf(drop.Scopes())...))
 	completeNothing(cmd, "tenant", "name", "expires")
 	a.settings(cmd, cmd.Flags(), config.Database)
 	return cmd
-}
-
-func scopeWords() []string {
-	var words []string
-	for _, s := range drop.Scopes() {
-		words = append(words, string(s))
-	}
-	return words
 }
 
 // readKey checks what was asked for, each scope once and in the order of the table.
@@ -70,7 +62,7 @@ func readKey(k *drop.APIKey, scopes []string) error {
 		return err
 	}
 	if len(scopes) == 0 {
-		return fault.New(fault.Usage, "--scope is empty").WithField("scope").WithHint("name some of %s", strings.Join(scopeWords(), ", "))
+		return fault.New(fault.Usage, "--scope is empty").WithField("scope").WithHint("name some of %s", strings.Join(wordsOf(drop.Scopes()), ", "))
 	}
 	for _, s := range scopes {
 		if _, err := drop.ParseScope(s); err != nil {

@@ -69,7 +69,15 @@ func readLots(args []string, group string, all bool) ([]drop.LotID, error) {
 	case ways > 1:
 		return nil, fault.New(fault.Usage, "lots, --group and --all do not go together").WithHint(hint)
 	}
-	var lots []drop.LotID
+	lots, err := parseLots(args)
+	if err != nil {
+		return nil, err
+	}
+	return lots, checkGroup(group)
+}
+
+// parseLots parses lots that were named one by one, and names each once.
+func parseLots(args []string) (lots []drop.LotID, err error) {
 	for _, arg := range args {
 		lot, err := drop.ParseLotID(arg)
 		if err != nil {
@@ -79,7 +87,7 @@ func readLots(args []string, group string, all bool) ([]drop.LotID, error) {
 			lots = append(lots, lot)
 		}
 	}
-	return lots, checkGroup(group)
+	return lots, nil
 }
 
 // statusChangeView is what became of one lot.

@@ -16,11 +16,17 @@ import (
 	"github.com/dropctl/dropctl/pkg/render"
 )
 
+// reconcileFlags are what the command line says of a reconcile run, or of the runs to list.
+type reconcileFlags struct {
+	reconcile.Options
+	maxRepair *number
+	ifBusy    string
+	history   bool
+	limit     *number // of the history
+}
+
 func newReconcile(a *app) *cobra.Command {
-	var o reconcile.Options
-	var ifBusy string
-	var history bool
-	var limit, most *number
+	var f reconcileFlags
 	cmd := &cobra.Command{
 		Use:   "reconcile [LOT…]",
 		Short: "Compare Redis with the ledger, lot by lot",
@@ -60,69 +66,63 @@ found. It needs PostgreSQL alone.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeFrom(a.lotIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkHistory(cmd, history, args); err != nil {
+			if err := f.checkHistory(cmd, args); err != nil {
 				return err
 			}
-			if history {
-				return a.reconcileHistory(cmd.Context(), int(limit.or(20)))
+			if f.history {
+				return a.reconcileHistory(cmd.Context(), int(f.limit.or(20)))
 			}
-			if err := reconcileOptions(&o, args, ifBusy); err != nil {
+			if err := f.read(cmd, args); err != nil {
 				return err
 			}
-			if err := checkRepair(cmd, &o, most); err != nil {
-				return err
-			}
-			return a.reconcile(cmd.Context(), o, ifBusy == "ok")
+			return a.reconcile(cmd.Context(), f.Options, f.ifBusy == "ok")
 		},
 	}
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Lag)
-	cmd.Flags().StringVar(&o.Group, "group", "", "only the lots of this group")
-	cmd.Flags().BoolVar(&o.Deep, "deep", false, "compare every record, not only the totals")
-	cmd.Flags().DurationVar(&o.Wait, "wait", 0, "how long to wait for the ledger to catch up")
-	cmd.Flags().BoolVar(&o.Repair, "repair", false, "put due entries, user counters and batches right (looks at every record)")
-	dryRunFlag(cmd, &o.DryRun)
-	reasonFlag(cmd, &o.Reason)
-	most = numberFlag(cmd, "max-repair", 1, "with --repair: repair at most this many differences (default 100)")
-	completeNothing(cmd, "max-repair")
-	cmd.Flags().StringVar(&ifBusy, "if-busy", "fail", "when another run is under way: fail (exit 7) or ok (exit 0)")
-	cmd.Flags().BoolVar(&history, "history", false, "list past runs and repairs instead")
-	limit = numberFlag(cmd, "limit", 1, "with --history: list at most this many (default 20)")
-	completeNothing(cmd, "limit")
-	_ = cmd.RegisterFlagCompletionFunc("if-busy", completeWords("fail", "ok"))
-	_ = cmd.RegisterFlagCompletionFunc("group", cobra.NoFileCompletions)
+	a.groupFlag(cmd, &f.Group)
+	f.register(cmd)
 	return cmd
 }
 
-// reconcileOptions checks what was typed, before anything is dialled.
-func reconcileOptions(o *reconcile.Options, args []string, ifBusy string) error {
-	if ifBusy != "fail" && ifBusy != "ok" {
-		return fault.New(fault.Usage, "--if-busy %q is neither fail nor ok", ifBusy).WithField("if-busy").WithHint("use --if-busy fail or --if-busy ok")
-	}
-	if o.Wait < 0 {
-		return fault.New(fault.Usage, "--wait %s is negative", o.Wait).WithField("wait").WithHint("use a duration such as 30s")
-	}
-	if o.Group != "" {
-		if _, err := drop.ParseGroup(o.Group); err != nil {
-			return err
-		}
-		if len(args) > 0 {
-			return fault.New(fault.Usage, "lots and --group do not go together").WithField("group").WithHint("leave one of them out")
-		}
-	}
-	o.Lots = nil
-	for _, arg := range args {
-		lot, err := drop.ParseLotID(arg)
-		if err != nil {
-			return err
-		}
-		o.Lots = append(o.Lots, lot)
-	}
-	return nil
+func (f *reconcileFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Deep, "deep", false, "compare every record, not only the totals")
+	cmd.Flags().DurationVar(&f.Wait, "wait", 0, "how long to wait for the ledger to catch up")
+	cmd.Flags().StringVar(&f.ifBusy, "if-busy", "fail", "when another run is under way: fail (exit 7) or ok (exit 0)")
+	_ = cmd.RegisterFlagCompletionFunc("if-busy", completeWords("fail", "ok"))
+
+	cmd.Flags().BoolVar(&f.Repair, "repair", false, "put due entries, user counters and batches right (looks at every record)")
+	dryRunFlag(cmd, &f.DryRun)
+	reasonFlag(cmd, &f.Reason)
+	f.maxRepair = numberFlag(cmd, "max-repair", 1, "with --repair: repair at most this many differences (default 100)")
+
+	cmd.Flags().BoolVar(&f.history, "history", false, "list past runs and repairs instead")
+	f.limit = numberFlag(cmd, "limit", 1, "with --history: list at most this many (default 20)")
+	completeNothing(cmd, "max-repair", "limit")
 }
 
-// checkRepair finds what goes with --repair only, and what it needs.
-func checkRepair(cmd *cobra.Command, o *reconcile.Options, most *number) error {
-	if !o.Repair {
+// read takes the lots from the arguments and checks everything, before anything is dialled.
+func (f *reconcileFlags) read(cmd *cobra.Command, args []string) (err error) {
+	if f.ifBusy != "fail" && f.ifBusy != "ok" {
+		return fault.New(fault.Usage, "--if-busy %q is neither fail nor ok", f.ifBusy).WithField("if-busy").WithHint("use --if-busy fail or --if-busy ok")
+	}
+	if f.Wait < 0 {
+		return fault.New(fault.Usage, "--wait %s is negative", f.Wait).WithField("wait").WithHint("use a duration such as 30s")
+	}
+	if err := checkGroup(f.Group); err != nil {
+		return err
+	}
+	if f.Group != "" && len(args) > 0 {
+		return fault.New(fault.Usage, "lots and --group do not go together").WithField("group").WithHint("leave one of them out")
+	}
+	if f.Lots, err = parseLots(args); err != nil {
+		return err
+	}
+	return f.readRepair(cmd)
+}
+
+// readRepair finds what goes with --repair only, and what it needs.
+func (f *reconcileFlags) readRepair(cmd *cobra.Command) error {
+	if !f.Repair {
 		for _, flag := range []string{"dry-run", "reason", "max-repair"} {
 			if cmd.Flags().Changed(flag) {
 				return fault.New(fault.Usage, "--%s goes with --repair only", flag).WithField(flag).WithHint("add --repair, or leave --%s out", flag)
@@ -130,11 +130,11 @@ func checkRepair(cmd *cobra.Command, o *reconcile.Options, most *number) error {
 		}
 		return nil
 	}
-	if o.Reason == "" && !o.DryRun {
+	if f.Reason == "" && !f.DryRun {
 		return fault.New(fault.Usage, "--repair needs a reason, which is written down with each repair").WithField("reason").WithHint("add --reason TEXT, or look first with --dry-run")
 	}
-	o.Deep, o.MaxRepair = true, int(most.or(100))
-	return drop.CheckText("reason", o.Reason, false)
+	f.Deep, f.MaxRepair = true, int(f.maxRepair.or(100))
+	return drop.CheckText("reason", f.Reason, false)
 }
 
 func (a *app) reconcile(ctx context.Context, o reconcile.Options, busyIsFine bool) error {

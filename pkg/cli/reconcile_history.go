@@ -11,8 +11,8 @@ import (
 )
 
 // checkHistory finds what does not go together with --history, or only with it.
-func checkHistory(cmd *cobra.Command, history bool, args []string) error {
-	if !history {
+func (f *reconcileFlags) checkHistory(cmd *cobra.Command, args []string) error {
+	if !f.history {
 		if cmd.Flags().Changed("limit") {
 			return fault.New(fault.Usage, "--limit goes with --history only").WithField("limit").WithHint("dropctl reconcile --history --limit 5")
 		}

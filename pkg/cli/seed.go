@@ -61,23 +61,26 @@ takes dropctl restore.`,
 		},
 	}
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Durable)
-	fileFlag(cmd, &f.file, "read lots from this file, or from stdin with -")
-	cmd.Flags().StringVar(&f.format, "format", "", "the file's format: csv, json, yaml (default: by its name)")
-	cmd.Flags().StringSliceVar(&f.pairs, "map", nil, "columns of a foreign file, as field=column")
-	cmd.Flags().Lookup("map").DefValue = ""
-	f.lotFlags(cmd)
-	dryRunFlag(cmd, &f.o.DryRun)
-	cmd.Flags().BoolVar(&f.o.ExitCode, "exit-code", false, "with --dry-run: exit 6 if something would change")
-	cmd.Flags().BoolVar(&f.o.Overwrite, "overwrite-adjustments", false, "set the stock even if somebody adjusted it since the last seed")
-	_ = cmd.MarkFlagFilename("file", "csv", "json", "jsonl", "yaml", "yml")
-	for flag, words := range map[string][]string{"format": {"csv", "json", "yaml"}, "late": {"refuse", "reclaim"}, "status": {"open", "paused", "closed"}, "map": nil} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	}
+	f.register(cmd)
 	return cmd
 }
 
-// lotFlags are the fields of a lot that is typed. They are texts: what a file may say of a field, its flag may say, too.
-func (f *seedFlags) lotFlags(cmd *cobra.Command) {
+func (f *seedFlags) register(cmd *cobra.Command) {
+	fileFlag(cmd, &f.file, "read lots from this file, or from stdin with -")
+	_ = cmd.MarkFlagFilename("file", "csv", "json", "jsonl", "yaml", "yml")
+	cmd.Flags().StringVar(&f.format, "format", "", "the file's format: csv, json, yaml (default: by its name)")
+	_ = cmd.RegisterFlagCompletionFunc("format", completeWords("csv", "json", "yaml"))
+	cmd.Flags().StringSliceVar(&f.pairs, "map", nil, "columns of a foreign file, as field=column")
+	cmd.Flags().Lookup("map").DefValue = ""
+	completeNothing(cmd, "map")
+	f.registerLot(cmd)
+	dryRunFlag(cmd, &f.o.DryRun)
+	cmd.Flags().BoolVar(&f.o.ExitCode, "exit-code", false, "with --dry-run: exit 6 if something would change")
+	cmd.Flags().BoolVar(&f.o.Overwrite, "overwrite-adjustments", false, "set the stock even if somebody adjusted it since the last seed")
+}
+
+// registerLot registers the fields of a lot. They are texts: what a file may say of a field, its flag may say, too.
+func (f *seedFlags) registerLot(cmd *cobra.Command) {
 	f.fields = map[string]*string{}
 	for _, field := range [][2]string{
 		{"stock", "units to sell in all"}, {"limit", "units a user may take, 0 for no limit"}, {"hold", "how long a hold lasts (default 5m)"},
@@ -86,6 +89,8 @@ func (f *seedFlags) lotFlags(cmd *cobra.Command) {
 	} {
 		f.fields[field[0]] = cmd.Flags().String(field[0], "", field[1])
 	}
+	_ = cmd.RegisterFlagCompletionFunc("late", completeWords("refuse", "reclaim"))
+	_ = cmd.RegisterFlagCompletionFunc("status", completeWords("open", "paused", "closed"))
 }
 
 // seedRows reads the lots, and dials nothing.

@@ -49,7 +49,7 @@ worker, or --with-worker for a small shop.`,
 	cmd.Flags().BoolVar(&s.withWorker, "with-worker", false, "run a worker in this process too")
 	cmd.Flags().StringVar(&profiles, "pprof", "", "show profiles at this address of the machine itself, such as 127.0.0.1:6060")
 	cmd.Flags().BoolVar(&document, "openapi", false, "print the OpenAPI document and end")
-	_ = cmd.RegisterFlagCompletionFunc("pprof", cobra.FixedCompletions([]string{"127.0.0.1:6060"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("pprof", completeWords("127.0.0.1:6060"))
 	a.settings(cmd, cmd.Flags(), config.Redis, config.Database, config.Stock, config.Durable, config.Serving, config.Work, config.Tasks, config.Broker, config.Paying, config.Metrics)
 	return cmd
 }

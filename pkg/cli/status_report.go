@@ -230,67 +230,84 @@ func (f statusFacts) sayStores(say sayFunc) {
 	}
 }
 
-// sayLots puts each lot where it is worst and names the lots of each bad place.
-func (f statusFacts) sayLots(say sayFunc) lotCounts {
-	bad := map[fault.Code][]drop.LotID{}
-	var neverLoaded, halfArchived []drop.LotID
-	var n lotCounts
+// sortedLots are the lots, each where it is worst.
+type sortedLots struct {
+	lotCounts
+
+	bad          map[fault.Code][]drop.LotID // those that cannot be sold, by what is wrong with them
+	neverLoaded  []drop.LotID
+	halfArchived []drop.LotID // whatever else they are
+}
+
+func (f statusFacts) sortLots() sortedLots {
+	s := sortedLots{bad: map[fault.Code][]drop.LotID{}}
 	for _, l := range f.allLots() {
-		state, loaded := f.states[l.Lot]
 		if l.Archive == drop.ArchiveBegun {
-			halfArchived = append(halfArchived, l.Lot)
+			s.halfArchived = append(s.halfArchived, l.Lot)
 		}
-		switch {
-		case l.Stopped != "":
-			n.Stopped++
-			bad[l.Stopped] = append(bad[l.Stopped], l.Lot)
-		case !f.redis.Reachable:
-			n.Unknown++
-		case f.strange != nil && f.strange(l.Lot) && l.Seen:
-			n.Frozen++
-			bad[fault.Foreign] = append(bad[fault.Foreign], l.Lot)
-		case !loaded && l.Archive == drop.ArchiveBegun:
-			n.NotLoaded++
-		case !loaded && l.Seen:
-			n.NotLoaded++
-			bad[fault.FreezeEmptied] = append(bad[fault.FreezeEmptied], l.Lot)
-		case !loaded:
-			n.NotLoaded++
-			neverLoaded = append(neverLoaded, l.Lot)
-		case !state.Sells():
-			n.Frozen++
-			bad[state.FreezeReason()] = append(bad[state.FreezeReason()], l.Lot)
-		case state.Status == drop.Paused:
-			n.Paused++
-		case state.Status == drop.Closed:
-			n.Closed++
-		default:
-			n.Selling++
-		}
+		f.sortLot(&s, l)
 	}
-	for _, code := range sortedKeys(bad) {
-		say(levelBad, code, nextFor(code, bad[code]), "%s: %s", strings.ToLower(fault.Lookup(code).Title), drop.SomeLots(bad[code]))
+	return s
+}
+
+// sortLot asks the worst first.
+func (f statusFacts) sortLot(s *sortedLots, l drop.LedgerLot) {
+	bad := func(count *int, code fault.Code) {
+		*count++
+		s.bad[code] = append(s.bad[code], l.Lot)
 	}
-	if len(neverLoaded) > 0 {
-		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", drop.SomeLots(neverLoaded))
+	state, loaded := f.states[l.Lot]
+	switch {
+	case l.Stopped != "":
+		bad(&s.Stopped, l.Stopped)
+	case !f.redis.Reachable:
+		s.Unknown++
+	case f.strange != nil && f.strange(l.Lot) && l.Seen:
+		bad(&s.Frozen, fault.Foreign)
+	case !loaded && l.Archive == drop.ArchiveBegun:
+		s.NotLoaded++
+	case !loaded && l.Seen:
+		bad(&s.NotLoaded, fault.FreezeEmptied)
+	case !loaded:
+		s.NotLoaded++
+		s.neverLoaded = append(s.neverLoaded, l.Lot)
+	case !state.Sells():
+		bad(&s.Frozen, state.FreezeReason())
+	case state.Status == drop.Paused:
+		s.Paused++
+	case state.Status == drop.Closed:
+		s.Closed++
+	default:
+		s.Selling++
 	}
-	if len(halfArchived) > 0 {
-		names := strings.ReplaceAll(drop.JoinLots(halfArchived), ",", "")
-		say(levelWarn, "", "dropctl lot archive "+names, "archives begun and not finished: %s", drop.SomeLots(halfArchived))
+}
+
+// sayLots names the lots that something is wrong with, and counts the others.
+func (f statusFacts) sayLots(say sayFunc) lotCounts {
+	lots := f.sortLots()
+	for _, code := range sortedKeys(lots.bad) {
+		say(levelBad, code, nextFor(code, lots.bad[code]), "%s: %s", strings.ToLower(fault.Lookup(code).Title), drop.SomeLots(lots.bad[code]))
 	}
-	if n.Unknown > 0 {
-		say(levelWarn, "", "dropctl status", "%s out of sight: Redis did not answer", lotsAre(n.Unknown))
+	if len(lots.neverLoaded) > 0 {
+		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", drop.SomeLots(lots.neverLoaded))
 	}
-	if n.Paused > 0 {
-		say(levelOK, fault.LotPaused, "dropctl lot list", "%s paused", lotsAre(n.Paused))
+	if len(lots.halfArchived) > 0 {
+		names := strings.ReplaceAll(drop.JoinLots(lots.halfArchived), ",", "")
+		say(levelWarn, "", "dropctl lot archive "+names, "archives begun and not finished: %s", drop.SomeLots(lots.halfArchived))
 	}
-	if n.Selling > 0 {
-		say(levelOK, "", "dropctl lot list", "%s open", lotsAre(n.Selling))
+	if lots.Unknown > 0 {
+		say(levelWarn, "", "dropctl status", "%s out of sight: Redis did not answer", lotsAre(lots.Unknown))
+	}
+	if lots.Paused > 0 {
+		say(levelOK, fault.LotPaused, "dropctl lot list", "%s paused", lotsAre(lots.Paused))
+	}
+	if lots.Selling > 0 {
+		say(levelOK, "", "dropctl lot list", "%s open", lotsAre(lots.Selling))
 	}
 	if f.redis.Reachable && f.database.Reachable && len(f.lots)+len(f.states) == 0 {
 		say(levelOK, "", "dropctl seed LOT --stock N", "no lots yet")
 	}
-	return n
+	return lots.lotCounts
 }
 
 // allLots returns the lots of the ledger and, as far as the ledger was silent or does not know them, of Redis.

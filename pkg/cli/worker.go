@@ -57,8 +57,8 @@ anybody who can reach that address.`,
 	cmd.Flags().Lookup("only").DefValue = ""
 	cmd.Flags().BoolVar(&o.UntilIdle, "until-idle", false, "stop when nothing is left to do; exit 8 if something was parked, 6 if a lot needs you")
 	cmd.Flags().StringVar(&listen, "listen", "", "show metrics and health at this address, such as 127.0.0.1:9464")
-	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions([]string{"relay", "apply", "finalise", "sweep", "guardian", "notify"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("listen", cobra.FixedCompletions([]string{"127.0.0.1:9464"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("only", completeList(wordsOf(worker.Parts())...))
+	_ = cmd.RegisterFlagCompletionFunc("listen", completeWords("127.0.0.1:9464"))
 	return cmd
 }
 

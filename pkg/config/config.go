@@ -44,7 +44,7 @@ func Resolve(src Sources) (*Config, error) {
 	for name := range attested {
 		cfg.origins[attestSpot+name] = fromFile + path
 	}
-	for _, s := range Settings() {
+	for _, s := range settings {
 		raw, origin := s.find(src, v, path)
 		value, err := s.parse(raw)
 		if err != nil {
@@ -128,7 +128,7 @@ func (c *Config) Shown(name string) any {
 // Listed returns the names of all settings in force, for Shown and Origin: those of the table, then what is attested.
 func (c *Config) Listed() []string {
 	var names []string
-	for _, s := range Settings() {
+	for _, s := range settings {
 		names = append(names, s.Name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Attested)) {

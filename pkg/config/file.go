@@ -137,7 +137,7 @@ func checkVersion(path string, node *yaml.Node) error {
 }
 
 func known(name string) bool {
-	for _, s := range Settings() {
+	for _, s := range settings {
 		if s.Name == name {
 			return true
 		}
@@ -147,7 +147,7 @@ func known(name string) bool {
 
 func unknownKey(path string, key *yaml.Node) error {
 	var names []string
-	for _, s := range Settings() {
+	for _, s := range settings {
 		names = append(names, s.Name)
 	}
 	err := fault.New(fault.InvalidConfig, "%s:%d: unknown setting %q", path, key.Line, key.Value).WithField(key.Value)

@@ -162,14 +162,7 @@ func (s Setting) parse(raw any) (any, error) {
 		}
 		return n, s.inRange(int64(n), n)
 	case boolean:
-		if in == "" {
-			return false, nil
-		}
-		b, err := strconv.ParseBool(in)
-		if err != nil {
-			return nil, fmt.Errorf("%q is neither true nor false", in)
-		}
-		return b, nil
+		return parseBool(in)
 	case level:
 		if !levels.MatchString(in) {
 			return nil, fmt.Errorf("%q is none of memory, disk, replicas=N (N: 1 to 99)", in)
@@ -184,6 +177,17 @@ func (s Setting) parse(raw any) (any, error) {
 		return nil, fmt.Errorf("%q is none of %s", in, strings.Join(s.Choices, ", "))
 	}
 	return in, nil
+}
+
+func parseBool(text string) (bool, error) {
+	if text == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("%q is neither true nor false", text)
+	}
+	return b, nil
 }
 
 // text accepts what YAML makes of a plain value.

@@ -137,7 +137,7 @@ func (c *Config) UsesServer(needed string) (bool, error) {
 	if server == 0 || server < stores || server == stores && server < typed && c.rank(needed) > 0 {
 		return false, nil
 	}
-	for _, s := range Settings() {
+	for _, s := range settings {
 		switch s.Group {
 		case Redis, Database, Stock, Durable:
 			if c.rank(s.Name) == typed {
