@@ -21,13 +21,12 @@ type settling struct {
 }
 
 // settleCommand finishes the command of one action. states are those whose reservations completion offers.
-func (a *app) settleCommand(cmd *cobra.Command, st *settling, states ...drop.State) *cobra.Command {
+func (a *app) settleCommand(cmd *cobra.Command, st *settling, states ...drop.State) {
 	cmd.Args = cobra.ExactArgs(1)
 	cmd.ValidArgsFunction = firstOnly(a.completeFrom(a.reservationIDs(states...)))
 	reasonFlag(cmd, &st.reason)
 	dryRunFlag(cmd, &st.dryRun)
 	a.settings(cmd, cmd.Flags(), config.Redis, config.API, config.Stock, config.Durable)
-	return cmd
 }
 
 func reasonFlag(cmd *cobra.Command, to *string) {

@@ -172,8 +172,11 @@ func TestEventsOfAClosedEpochAreGhosts(t *testing.T) {
 				}
 			}
 			issued := issue(t, l, lot)
-			if issued.Epoch != 2 || issued.Closing != (drop.Watermark{Epoch: 1, Seq: 2}) || issued.Lot.Held != 2 || (issued.Ghosts == 2) != early {
+			if issued.Epoch != 2 || issued.Closing != (drop.Watermark{Epoch: 1, Seq: 2}) || issued.Lot.Held != 2 {
 				t.Errorf("issued %+v", issued)
+			}
+			if got := deadCodes(t, l, lot); (got == "ghost@1.4 ghost@1.5") != early {
+				t.Errorf("dead letters once the epoch is issued: %s", got)
 			}
 			r.load(issued)
 			r.confirm(a, 2, "pay-ann-2")

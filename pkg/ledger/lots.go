@@ -17,7 +17,6 @@ type Lot struct {
 	drop.LedgerLot
 	Waiting       int64     // events the ledger has but cannot fold yet
 	EventAt       time.Time // Redis time of the newest event folded; zero: none
-	FoldedAt      time.Time // when it was folded; zero: never
 	StoppedReason string
 	StoppedAt     time.Time
 	AdjustActor   string // who changed the capacity last; "" if nobody did since the first load
@@ -25,14 +24,12 @@ type Lot struct {
 	Seeded        *int64 // the stock that the last seed named; nil: not known
 	ArchivedBy    string
 	ArchivedAt    time.Time // zero: it is not
-	CreatedBy     string
-	CreatedAt     time.Time
 
 	hash []byte // of the newest journal row
 }
 
 const lotColumns = `lot, name, capacity, user_limit, hold_ms, max_hold_ms, opens, closes, late, status, held, sold, epoch, seq, hash, open_epoch,
-	waiting, seen, event_at, folded_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, seeded_stock, archive, archived_by, archived_at, created_by, created_at`
+	waiting, seen, event_at, stopped, stopped_reason, stopped_at, adjust_actor, adjust_reason, seeded_stock, archive, archived_by, archived_at`
 
 func scanLot(row pgx.CollectableRow) (Lot, error) { return scanLotAnd(row) }
 
@@ -40,12 +37,11 @@ func scanLot(row pgx.CollectableRow) (Lot, error) { return scanLotAnd(row) }
 func scanLotAnd(row pgx.CollectableRow, more ...any) (Lot, error) {
 	var l Lot
 	var hold, maxHold int64
-	var opens, closes, eventAt, foldedAt, stoppedAt, archivedAt *time.Time
+	var opens, closes, eventAt, stoppedAt, archivedAt *time.Time
 	err := row.Scan(append([]any{&l.Lot, &l.Name, &l.Stock, &l.Limit, &hold, &maxHold, &opens, &closes, &l.Late, &l.Status, &l.Held, &l.Sold, &l.Watermark.Epoch, &l.Watermark.Seq, &l.hash, &l.OpenEpoch,
-		&l.Waiting, &l.Seen, &eventAt, &foldedAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.Archive, &l.ArchivedBy, &archivedAt, &l.CreatedBy, &l.CreatedAt}, more...)...)
+		&l.Waiting, &l.Seen, &eventAt, &l.Stopped, &l.StoppedReason, &stoppedAt, &l.AdjustActor, &l.AdjustReason, &l.Seeded, &l.Archive, &l.ArchivedBy, &archivedAt}, more...)...)
 	l.Hold, l.MaxHold = time.Duration(hold)*time.Millisecond, time.Duration(maxHold)*time.Millisecond
-	l.Opens, l.Closes, l.EventAt, l.FoldedAt, l.StoppedAt = timeOf(opens), timeOf(closes), timeOf(eventAt), timeOf(foldedAt), timeOf(stoppedAt)
-	l.ArchivedAt, l.CreatedAt = timeOf(archivedAt), l.CreatedAt.UTC()
+	l.Opens, l.Closes, l.EventAt, l.StoppedAt, l.ArchivedAt = timeOf(opens), timeOf(closes), timeOf(eventAt), timeOf(stoppedAt), timeOf(archivedAt)
 	return l, err
 }
 
@@ -158,7 +154,6 @@ type Issued struct {
 	Epoch   int64
 	Closing drop.Watermark // at which the epoch before was closed
 	Lot     Lot            // as it was closed; its totals are those of the load
-	Ghosts  int            // events that were waiting and are dead letters now
 }
 
 // IssueEpoch closes the lot's open epoch at its watermark and issues the next number, never used before.
@@ -217,7 +212,6 @@ func (l *Ledger) issue(ctx context.Context, tx pgx.Tx, lot Lot, r IssueRequest) 
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return issued, err
 	}
-	issued.Ghosts = len(waiting)
 	return issued, l.bury(ctx, tx, waiting, dead)
 }
 

@@ -62,7 +62,7 @@ func MigrateUp(ctx context.Context, o Options, m MigrateOptions) ([]MigrationSte
 	if err := db.checkRole(ctx, m.AppRole); err != nil {
 		return nil, err
 	}
-	done, err := db.run(ctx, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.Up(ctx) })
+	done, err := db.run(func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.Up(ctx) })
 	if err != nil {
 		return done, err
 	}
@@ -77,7 +77,7 @@ func MigrateDown(ctx context.Context, o Options, to int64) ([]MigrationStep, err
 		return nil, err
 	}
 	defer db.Close()
-	return db.run(ctx, func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.DownTo(ctx, to) })
+	return db.run(func(p *goose.Provider) ([]*goose.MigrationResult, error) { return p.DownTo(ctx, to) })
 }
 
 // ReadMigrationStatus looks, and changes nothing.
@@ -144,7 +144,7 @@ func (db *migrator) fail(err error, doing string) error {
 }
 
 // run carries out steps, alone among all processes. A step that waits too long for a table is tried again.
-func (db *migrator) run(ctx context.Context, steps func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]MigrationStep, error) {
+func (db *migrator) run(steps func(*goose.Provider) ([]*goose.MigrationResult, error)) ([]MigrationStep, error) {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 120), lock.WithUnlockTimeout(1, 5))
 	if err != nil {
 		return nil, db.fail(err, "locking")
@@ -239,7 +239,6 @@ func (db *migrator) checkRole(ctx context.Context, role string) error {
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 func readInstallation(ctx context.Context, q querier) (Installation, error) {

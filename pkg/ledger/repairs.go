@@ -68,7 +68,6 @@ func (l *Ledger) endRepair(ctx context.Context, id int64, outcome RepairOutcome,
 
 // RepairRecord is a repair as it was recorded.
 type RepairRecord struct {
-	ID       int64
 	Run      int64 // of the reconcile run; 0: of none
 	Lot      drop.LotID
 	What     string
@@ -95,14 +94,14 @@ func (l *Ledger) RepairsOutsideRuns(ctx context.Context, limit int) ([]RepairRec
 func (l *Ledger) repairs(ctx context.Context, which string, arg any) ([]RepairRecord, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	rows, err := l.pool.Query(ctx, `SELECT id, coalesce(run, 0), lot, what, actor, reason, evidence, begun_at, ended_at, outcome, detail FROM repairs `+which, arg)
+	rows, err := l.pool.Query(ctx, `SELECT coalesce(run, 0), lot, what, actor, reason, evidence, begun_at, ended_at, outcome, detail FROM repairs `+which, arg)
 	if err != nil {
 		return nil, l.fail(err, "listing repairs")
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (RepairRecord, error) {
 		var r RepairRecord
 		var ended *time.Time
-		err := row.Scan(&r.ID, &r.Run, &r.Lot, &r.What, &r.Actor, &r.Reason, &r.Evidence, &r.Begun, &ended, &r.Outcome, &r.Detail)
+		err := row.Scan(&r.Run, &r.Lot, &r.What, &r.Actor, &r.Reason, &r.Evidence, &r.Begun, &ended, &r.Outcome, &r.Detail)
 		r.Begun, r.Ended = r.Begun.UTC(), timeOf(ended)
 		return r, err
 	})

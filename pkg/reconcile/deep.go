@@ -297,7 +297,7 @@ func (r *run) ended(ctx context.Context, p *proof, l drop.LedgerLot, page []drop
 		}
 		row, ok := rows[rec.ID]
 		if !ok {
-			p.differs("record", rec.ID.String(), describe(rec), "", rec.LastSeq)
+			p.differs(rec.ID.String(), describe(rec), "", rec.LastSeq)
 			continue
 		}
 		p.same(rec, row)
@@ -311,12 +311,12 @@ func (p *proof) compare(redis, ledger records) {
 		if row, ok := ledger[id]; ok {
 			p.same(rec, row)
 		} else {
-			p.differs("record", id.String(), describe(rec), "", rec.LastSeq)
+			p.differs(id.String(), describe(rec), "", rec.LastSeq)
 		}
 	}
 	for id, row := range ledger {
 		if _, ok := redis[id]; !ok {
-			p.differs("record", id.String(), "", describe(row), row.LastSeq)
+			p.differs(id.String(), "", describe(row), row.LastSeq)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func (p *proof) same(rec, row drop.Reservation) {
 		row.User = ""
 	}
 	if kept(rec) != kept(row) {
-		p.differs("record", rec.ID.String(), describe(rec), describe(row), rec.LastSeq)
+		p.differs(rec.ID.String(), describe(rec), describe(row), rec.LastSeq)
 	}
 }
 
@@ -364,8 +364,8 @@ func describe(r drop.Reservation) string {
 	return b.String()
 }
 
-func (p *proof) differs(check, subject, redis, ledger string, seq int64) {
-	p.evidence = append(p.evidence, Evidence{Check: check, Subject: subject, Redis: redis, Ledger: ledger, Seq: seq})
+func (p *proof) differs(subject, redis, ledger string, seq int64) {
+	p.evidence = append(p.evidence, Evidence{Check: "record", Subject: subject, Redis: redis, Ledger: ledger, Seq: seq})
 }
 
 // sums checks that the live records add up to the lot's counters.

@@ -36,9 +36,6 @@ func (f field) required() bool { return f == fieldLot || f == fieldStock }
 // counts reports whether the field holds a number of units.
 func (f field) counts() bool { return f == fieldStock || f == fieldLimit }
 
-// Fields lists the names of a lot's fields in the order that files and help use.
-func Fields() []string { return slices.Clone(fieldNames[:]) }
-
 func fieldOf(name string) (field, bool) {
 	i := slices.Index(fieldNames[:], name)
 	return field(i), i >= 0
@@ -49,7 +46,7 @@ type Row struct {
 	Definition drop.Definition
 	Line       int // of the file, counted from 1; 0 for flags
 
-	given [len(fieldNames)]bool
+	given [len(fieldNames)]bool // named by the input, be it empty; an existing lot keeps the rest
 }
 
 // Whole returns a row that names every field of a definition.
@@ -59,12 +56,6 @@ func Whole(d drop.Definition) Row {
 		r.given[f] = true
 	}
 	return r
-}
-
-// Has reports whether the input names the field, be it empty. An existing lot keeps what the input does not name.
-func (r Row) Has(name string) bool {
-	f, ok := fieldOf(name)
-	return ok && r.given[f]
 }
 
 // over returns the definition after the row was laid over what the lot has now.

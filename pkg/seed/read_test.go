@@ -199,9 +199,9 @@ func TestFormatsAgree(t *testing.T) {
 			t.Errorf("%s reads as %+v", name, rows)
 		}
 		for _, r := range rows {
-			for _, f := range Fields() {
-				if !r.Has(f) {
-					t.Errorf("%s: %s counts as not named", name, f)
+			for f, given := range r.given {
+				if !given {
+					t.Errorf("%s: %s counts as not named", name, field(f))
 				}
 			}
 		}
@@ -210,7 +210,7 @@ func TestFormatsAgree(t *testing.T) {
 
 func TestMapping(t *testing.T) {
 	rows, err := read(t, CSV, "SKU,Available,status,colour,name\nA1,5,ACTIVE,red,Hat\n", "lot=SKU", "stock=Available", "status=")
-	if err != nil || len(rows) != 1 || rows[0].Definition.Lot != "A1" || rows[0].Definition.Stock != 5 || rows[0].Definition.Name != "Hat" || rows[0].Has("status") {
+	if err != nil || len(rows) != 1 || rows[0].Definition.Lot != "A1" || rows[0].Definition.Stock != 5 || rows[0].Definition.Name != "Hat" || rows[0].given[fieldStatus] {
 		t.Errorf("mapped columns read as %+v, %v", rows, err)
 	}
 	rows, err = read(t, JSON, `[{"SKU":"A1","stock":5,"tags":["x",{"y":1}]}]`, "lot=SKU")
@@ -288,7 +288,7 @@ func TestTimes(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	row, err := Flags(map[string]string{"lot": "a", "stock": "5", "limit": ""})
-	if err != nil || row.Definition.Stock != 5 || !row.Has("limit") || row.Has("hold") {
+	if err != nil || row.Definition.Stock != 5 || !row.given[fieldLimit] || row.given[fieldHold] {
 		t.Errorf("flags read as %+v, %v", row, err)
 	}
 	_, err = Flags(map[string]string{"lot": "a", "stock": "x", "hold": "5"})

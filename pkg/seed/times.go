@@ -17,8 +17,8 @@ const localForms = "2006-01-02 15:04|2006-01-02 15:04:05|2006-01-02T15:04|2006-0
 // parse reads RFC 3339, or a local time followed by an IANA zone, as a UTC time in whole milliseconds.
 // A local time that the zone skips or has twice is an error: nobody can tell which moment was meant.
 func (z *zones) parse(field, text string) (time.Time, error) {
-	bad := func(format string, args ...any) *fault.Error {
-		return fault.New(fault.Invalid, "%s %s "+format, append([]any{field, quote(text)}, args...)...).WithField(field).
+	bad := func(is string) *fault.Error {
+		return fault.New(fault.Invalid, "%s %s %s", field, quote(text), is).WithField(field).
 			WithHint("write 2026-12-01T10:00:00+01:00 or 2026-12-01 10:00 Europe/Rome")
 	}
 	var t time.Time

@@ -13,7 +13,7 @@ import (
 func writeCSV(rows []Row) string {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	_ = w.Write(Fields())
+	_ = w.Write(fieldNames[:])
 	for _, r := range rows {
 		_ = w.Write(texts(r))
 	}
@@ -26,9 +26,9 @@ func writeJSON(rows []Row) string {
 	for _, r := range rows {
 		m := map[string]any{}
 		for i, text := range texts(r) {
-			m[Fields()[i]] = text
+			m[fieldNames[i]] = text
 			if field(i).counts() {
-				m[Fields()[i]] = json.Number(text)
+				m[fieldNames[i]] = json.Number(text)
 			}
 		}
 		list = append(list, m)
