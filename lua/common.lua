@@ -41,13 +41,14 @@
 -- Members of `due`, all with score 0 and so in the order of their text: lot, time in 13 digits, batch or '', attempts.
 -- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
 -- there are many: then one entry files all of a lot. Two elements have those of a call that are due at the same time: that, in ms, then
--- lot and attempt of each, packed with MessagePack. Whoever looks for due holds files them first, or looks there too.
+-- a line of each, "lot attempt user key actor". Whoever looks for due holds files them first, or looks there too.
 local LIVE, TOTALS, RULE = '<ddddd', '>i6i6', '>i6i6i6i6i6i6ss'
 local LIVE_SIZE = 40 -- bytes
-local FILLER = '........................................'
+local FILLER = '.....................................................'
 local ATTEMPT, MARK = 26, 16
 local FIRST_LOT = 7 -- in KEYS
-local MOST_UNFILED = 640 -- holds, about: more are filed by the call that brings them
+local MANY_UNFILED = 640 -- holds, about: then the caller is told, who groups them by lot quicker than a script does, see file.lua
+local MOST_UNFILED = 2560 -- holds, about: more are filed by the call that brings them
 
 local KEYS, ARGV
 local call, pack, unpacked, fmt, match, sub, concat, unpack, tonumber, type -- of Redis and Lua; a library has them only while
@@ -64,6 +65,7 @@ local ev, evn = {}, 0 -- events of this call, as evn pieces of text in the order
 local emitting -- the lot of the newest event
 local dues, duen = {}, 0 -- due entries of this call, as ZADD wants them: duen values
 local unfiled, unfiledn = {}, 0 -- this call's elements of `unfiled`, and of how many holds
+local many_unfiled -- whether the caller is to file them
 local unfiled_seen -- the attempts of each lot in `unfiled`, once a call that only looks has read it
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
@@ -79,7 +81,7 @@ local function begin(keys, argv)
   if ms ~= clock_ms then clock_ms, clock_s = ms, fmt('%d', ms) end
   now, now_s = clock_ms, clock_s
   retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
-  evn, emitting, duen, firstn, unfiledn, unfiled_seen = 0, nil, 0, 0, 0, nil
+  evn, emitting, duen, firstn, unfiledn, many_unfiled, unfiled_seen = 0, nil, 0, 0, 0, false, nil
 end
 
 -- digits: a whole number as text. Writing one takes as long as a look at a key, so small ones are kept: they are of many lots.
@@ -134,11 +136,13 @@ local function rule_of(text)
   return R
 end
 
--- pack_rule: a lot's rules as their field, filled up beyond hash-max-listpack-value (64): Redis would keep a small lot in
--- one piece, through which every look at a record has to search.
 local function pack_rule(R, status)
-  return pack(RULE, R.epoch, R.limit, R.hold, R.max_hold, R.opens, R.closes, status, R.late) .. FILLER
+  return pack(RULE, R.epoch, R.limit, R.hold, R.max_hold, R.opens, R.closes, status, R.late)
 end
+
+-- pack_totals: the counters that only settling and adjusting change as their field, filled up beyond hash-max-listpack-value (64):
+-- Redis would keep a small lot in one piece, through which every look at a record has to search.
+local function pack_totals(sold, capacity) return pack(TOTALS, sold, capacity) .. FILLER end
 
 -- decode: a lot from its fields, and its time mark; an error if they are none. What reserve writes into it is named here,
 -- because a table that grows is built anew.
@@ -289,16 +293,14 @@ end
 
 -- take_unfiled: adds the holds of an element of `unfiled` to the attempts and earliest times of their lots.
 local function take_unfiled(lots, attempts, at, time, element)
-  local values = { cmsgpack.unpack(element) }
-  for i = 2, #values, 2 do
-    local id, attempt = values[i - 1], values[i]
-    if #attempt ~= ATTEMPT then return end
+  for id, attempt in string.gmatch(element, '([^\t\n]+)\t([^\t\n]*)\t[^\t\n]*\t[^\t\n]*\t[^\t\n]*\n') do
     local of = attempts[id]
-    if not of and type(id) == 'string' then
+    if #attempt ~= ATTEMPT then return end
+    if not of then
       of = {}
       lots[#lots + 1], attempts[id], at[id] = id, of, time
     end
-    of[#of + 1] = attempt .. '' -- fails for what is no text
+    of[#of + 1] = attempt
     if time < at[id] then at[id] = time end
   end
 end
@@ -310,7 +312,7 @@ local function read_unfiled()
   for _, element in ipairs(call('LRANGE', KEYS[6], 0, -1)) do
     local before = time
     time = tonumber(match(element, '^%d+$') or '')
-    if before and not time then pcall(take_unfiled, lots, attempts, at, before, element) end
+    if before and not time then take_unfiled(lots, attempts, at, before, element) end
   end
   return lots, attempts, at
 end
@@ -333,7 +335,9 @@ end
 local function keep_unfiled()
   if unfiledn == 0 then return end
   call('ZCARD', KEYS[4])
-  if call('RPUSH', KEYS[6], unpack(unfiled)) * unfiledn / 2 >= MOST_UNFILED then file_unfiled() end
+  local holds = call('RPUSH', KEYS[6], unpack(unfiled)) * unfiledn / 2
+  many_unfiled = holds >= MANY_UNFILED
+  if holds >= MOST_UNFILED then file_unfiled() end
 end
 
 -- look_first: when the lot must be looked at first, where its stored entries begin at `due` (0: none) and the call's own
@@ -349,7 +353,7 @@ end
 local function save_lot(L)
   if L.leave then call('HDEL', KEYS[L.k], unpack(L.leave)) end
   local live = pack(LIVE, L.available, L.held, L.seq, now, L.due)
-  if L.sold then put_record(L, 'totals', pack(TOTALS, L.sold, L.capacity)) end
+  if L.sold then put_record(L, 'totals', pack_totals(L.sold, L.capacity)) end
   if L.res then
     call('HSET', KEYS[L.k], 'live', live, unpack(L.res))
   else

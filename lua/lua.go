@@ -30,11 +30,12 @@ const (
 	Remove   = "remove"
 	Repair   = "repair"
 	Renew    = "renew"
+	File     = "file"
 )
 
 // Names lists every script.
 func Names() []string {
-	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence, Stage, Remove, Repair, Renew}
+	return []string{Reserve, Settle, Sweep, Load, Change, Snapshot, Door, Trim, Leave, Freeze, Fence, Stage, Remove, Repair, Renew, File}
 }
 
 // Prefix begins the name of every version of the library.

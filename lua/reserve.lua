@@ -12,8 +12,8 @@
 --         of no batch: as above; then a column of tails of events, "\tkey\tactor\t0\n", and, where they differ, quantity, hold, and 1
 --         to replace the user's live hold or 0
 --       Attempts and marks are distinct within a lot; a batch is a name its lot has never had.
---       7 for each of the m lots, in the same order, a line "lot attempt user key actor"; 8 their lots and attempts, packed like 6
--- Reply ok, detail, now, a head, then for each of the m lots a line, "!! code detail" if the lot takes no calls; then for each
+--       7 for each of the m lots, in the same order, a line "lot attempt user key actor"
+-- Reply ok, "unfiled" if the caller is to file what waits for that (see file.lua) or '', now, a head, then for each of the m lots a line, "!! code detail" if the lot takes no calls; then for each
 --       other lot a head and lines:
 --       "!" and "code detail"                                the lot takes no calls
 --       "left deadline created base" and lines "index answer"   a batch; who has no line is held, n as the batch's field says
@@ -320,7 +320,7 @@ local function lot_of(key) return match(key, '}:lot:(.*)$') end
 local function look_at_lone(lots, reply, m)
   if m == 0 then return 2 end
   local qty, hold, at = A[2], A[3], 4
-  if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' or not ARGV[8] then return nil end
+  if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' then return nil end
   local A, KEYS, call, pack, unpacked, digits, fresh, numbers, now = A, KEYS, call, pack, unpacked, digits, fresh, numbers, now -- quicker
   local n, all_at = 0, nil -- values in fresh; when its holds are due
   local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
@@ -366,20 +366,20 @@ end
 local function tell_fresh(m)
   local n, lines, said = freshn / FRESH, ARGV[7], concat(numbers, ',', 1, m)
   if n == 0 then return end
-  unfiled, unfiledn = { fmt('%d', due_at), ARGV[8] }, n
+  unfiled, unfiledn = { fmt('%d', due_at), lines }, n
   if n < m or due_at == 0 then
     local i, at, kept, times, named = 0, nil, {}, {}, {}
-    for line, id, attempt in string.gmatch(lines, '(([^\t\n]*)\t([^\t\n]*)[^\n]*\n)') do
+    for line in string.gmatch(lines, '[^\n]*\n') do
       i = i + 1
       if numbers[i] ~= '' then
         at = match(numbers[i], '/(%d+)$') or at
         local of = named[at] or {}
         if not named[at] then times[#times + 1], named[at] = at, of end
-        kept[#kept + 1], of[#of + 1], of[#of + 2] = line, id, attempt
+        kept[#kept + 1], of[#of + 1] = line, line
       end
     end
     lines, said = concat(kept), string.gsub(match(said, '^,*(.-),*$'), ',,+', ',')
-    for j, time in ipairs(times) do unfiled[2 * j - 1], unfiled[2 * j] = time, cmsgpack.pack(unpack(named[time])) end
+    for j, time in ipairs(times) do unfiled[2 * j - 1], unfiled[2 * j] = time, concat(named[time]) end
   end
   local qty = digits(A[2])
   emit(concat({ '-', digits(n), qty, qty .. '/' .. digits(A[3]), now_s, said .. '\n' }, '\t'))
@@ -447,6 +447,6 @@ local function run()
   end
   tell_fresh(A[1])
   save(lots, save_fresh)
-  reply[3] = now_s
+  reply[2], reply[3] = many_unfiled and 'unfiled' or '', now_s
   return reply
 end

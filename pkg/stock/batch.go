@@ -211,7 +211,7 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 	}
 	if k == reserveKind {
 		inv.script = scripts["reserve"]
-		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g), loneLines(g), loneNames(g)}
+		inv.args = []string{strconv.FormatInt(sh.stock.opt.OutboxMaxBytes, 10), strconv.Itoa(takeBack), sh.stock.packReserves(g), loneLines(g)}
 		return inv
 	}
 	inv.script = scripts["settle"]
@@ -229,6 +229,9 @@ func (g *group) invocation(sh *shard, k kind) *invocation {
 // deliver gives each request of the group its line. A request told `again` goes back into the queue: due holds are
 // left that it may yet get.
 func (g *group) deliver(sh *shard, a answer) {
+	if a.err == nil && a.reply.status == "ok" && a.reply.detail == manyUnfiled {
+		sh.fileSoon()
+	}
 	for i, l := range g.lots {
 		head, lines := g.part(a.reply, i)
 		if err := a.lotFault(l.lot, head, lines); err != nil {

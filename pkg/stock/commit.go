@@ -17,10 +17,11 @@ import (
 // a shard's, and in one pipeline for all shards. There is no timer: an idle lane sends at once, and a loaded one sends
 // what has gathered meanwhile.
 const (
-	lanesPerServer = 2   // pipelines of a server in flight
-	looksInFlight  = 8   // and of looks, see known.go
-	maxBatch       = 512 // requests of one kind in a call
-	fullPipeline   = 512 // requests with which a pipeline takes no further shard: its callers are answered together
+	lanesPerServer  = 2   // pipelines of a server in flight
+	looksInFlight   = 8   // and of looks, see known.go
+	maxBatch        = 512 // requests of one kind in a call
+	waitingPerTaken = 4   // of so many shards whose requests wait a pipeline takes one
+	fullPipeline    = 512 // requests with which a pipeline takes no further shard: its callers are answered together
 )
 
 // kind tells the requests a batch is made of.
@@ -69,6 +70,7 @@ type shard struct {
 	sought atomic.Int64         // moves when it was last found
 	known  lookups
 	seen   seenOutbox
+	filing atomic.Bool // whether what is unfiled is being filed
 
 	mu     sync.Mutex
 	queue  []*request
@@ -244,12 +246,13 @@ func (n *node) drive(l *lane) {
 	}
 }
 
-// take moves the first of the shards whose requests wait into a list: not all of them, so that while the others are sent on
-// the next lane requests of these gather, and no more than fill a pipeline. If there are none, the lane becomes idle.
+// take moves the first of the shards whose requests wait into a list: a quarter of them, so that requests of the others gather and
+// share a call, which costs as much as a dozen more requests in it, and no more than fill a pipeline. If there are none, the lane
+// becomes idle.
 func (n *node) take(l *lane, list []*shard) []*shard {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
-	first := (len(n.lanes.shards) + lanesPerServer - 1) / lanesPerServer
+	first := (len(n.lanes.shards) + waitingPerTaken - 1) / waitingPerTaken
 	requests := int64(0)
 	for i, sh := range n.lanes.shards[:first] {
 		if requests += sh.length.Load(); requests >= fullPipeline {

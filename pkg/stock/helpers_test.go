@@ -90,8 +90,7 @@ if #due > 0 then redis.call('ZREM', KEYS[4], unpack(due)) end
 for _, member in ipairs(due) do redis.call('ZADD', KEYS[4], '0', (string.gsub(member, '\t(%d+)\t', function(at) return string.format('\t%013d\t', at - d) end, 1))) end
 for _ = 1, redis.call('LLEN', KEYS[6]) / 2 do
   local at, lines = redis.call('LPOP', KEYS[6]), redis.call('LPOP', KEYS[6])
-  local names = { cmsgpack.unpack(lines) }
-  for i = 1, #names, 2 do redis.call('RPUSH', KEYS[6], names[i] == lot and string.format('%d', at - d) or at, cmsgpack.pack(names[i], names[i + 1])) end
+  for line, of in string.gmatch(lines, '(([^\t\n]+)\t[^\n]*\n)') do redis.call('RPUSH', KEYS[6], of == lot and string.format('%d', at - d) or at, line) end
 end
 local next = redis.call('ZSCORE', KEYS[3], lot)
 if next then redis.call('ZADD', KEYS[3], string.format('%d', next - d), lot) end

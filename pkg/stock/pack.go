@@ -156,34 +156,6 @@ func loneLines(g *group) string {
 	return b.String()
 }
 
-// loneNames are the lots and attempts of the same requests.
-func loneNames(g *group) string {
-	p := &packer{}
-	p.Grow(48 * g.lone)
-	for _, l := range g.lots[:g.lone] {
-		p.text(string(l.lot))
-		p.text(l.requests[0].attempt)
-	}
-	return p.String()
-}
-
-// unpack reads short texts as MessagePack has them (fixstr, str 8); it stops at anything else.
-func unpack(packed string) (texts []string) {
-	for len(packed) > 1 {
-		n, head := int(packed[0]&0x1f), 1
-		if packed[0] == 0xd9 {
-			n, head = int(packed[1]), 2
-		} else if packed[0]&0xe0 != 0xa0 {
-			return texts
-		}
-		if len(packed) < head+n {
-			return texts
-		}
-		texts, packed = append(texts, packed[head:head+n]), packed[head+n:]
-	}
-	return texts
-}
-
 // askedOf is the part of a record that says what was asked for.
 func askedOf(q drop.ReserveRequest) string {
 	qty := strconv.FormatInt(q.Qty, 10)

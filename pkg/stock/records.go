@@ -310,41 +310,6 @@ func (s *Stock) DueEntries(ctx context.Context, lot drop.LotID, fn func([]drop.D
 	}
 }
 
-// unfiledOf hands what is unfiled of a lot to fn, if there is any.
-func (s *Stock) unfiledOf(ctx context.Context, node *redis.Client, keys shardKeys, lot drop.LotID, fn func([]drop.DueEntry) error) error {
-	elements, err := node.LRange(ctx, keys.unfiled, 0, -1).Result()
-	if err != nil {
-		return s.commandFault(keys.unfiled, err)
-	}
-	page := parseUnfiled(elements, lot)
-	if len(page) == 0 {
-		return nil
-	}
-	return fn(page)
-}
-
-// parseUnfiled reads what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
-func parseUnfiled(elements []string, lot drop.LotID) (page []drop.DueEntry) {
-	var at time.Time
-	for _, element := range elements {
-		if ms, err := strconv.ParseUint(element, 10, 63); err == nil {
-			at = time.UnixMilli(int64(ms)).UTC()
-			continue
-		}
-		e := drop.DueEntry{At: at}
-		for names := unpack(element); len(names) > 1 && len(names[1]) == drop.AttemptLen; names = names[2:] {
-			if names[0] == string(lot) {
-				e.Attempts = append(e.Attempts, names[1])
-			}
-		}
-		if len(e.Attempts) > 0 && !at.IsZero() {
-			page = append(page, e)
-		}
-		at = time.Time{}
-	}
-	return page
-}
-
 // StrayDues hands every due entry of a shard to fn that is of none of the known lots. What is of a known lot is passed over
 // at once, however much there is of it.
 func (s *Stock) StrayDues(ctx context.Context, shard int, known func(drop.LotID) bool, fn func(entry string)) error {

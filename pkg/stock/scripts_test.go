@@ -111,7 +111,7 @@ func (sc *scene) runAs(t *testing.T, withSource bool, script string, keys, args 
 	t.Helper()
 	args = slices.Clone(args)
 	if script == lua.Reserve && len(args) > 5 {
-		args = append(args[:5], packed(args[5:]), loneLine(keys, args[5:]), loneName(keys, args[5:]))
+		args = append(args[:5], packed(args[5:]), loneLine(keys, args[5:]))
 	}
 	call := &invocation{script: scripts[script], keys: keys, args: args[3:]}
 	cmd := call.command(t.Context(), withSource, [3]string(args[:3]))
@@ -204,15 +204,6 @@ func loneLine(keys, values []string) string {
 	return strings.Join([]string{lot, values[3], user, "new", "shop\n"}, "\t")
 }
 
-// loneName names its lot and attempt.
-func loneName(keys, values []string) string {
-	f := strings.Split(loneLine(keys, values), "\t")
-	if len(f) < 2 {
-		return ""
-	}
-	return packed(f[:2])
-}
-
 const firstLot = 6 // in keys
 
 // packed packs values: what reads as a number as one, the rest as text.
@@ -273,8 +264,20 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 			"user", drop.MarkOf(sceneLot, "bob"), "bob", "9\t9\t", "1", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"), "stray", string(sceneLot) + "\t!", "batch", "none", "next"}, []int{2, 3, 4, 7, 12, 14}},
 		{"trim", "trim", nil, []string{"0-1"}, nil},
 		{"snapshot", "snapshot", both, []string{"100"}, nil},
+		{"file", "file", nil, sc.fileArgs(t), []int{0, 2}},
 	}
 	return calls
+}
+
+// fileArgs are those of a call that files what waits.
+func (sc *scene) fileArgs(t *testing.T) []string {
+	t.Helper()
+	elements := sc.rdb.LRange(t.Context(), sc.s.shardOf(sceneLot).keys.unfiled, 0, -1).Val()
+	entries, ok := fileByLot(elements)
+	if !ok {
+		t.Fatalf("%q cannot be filed", elements)
+	}
+	return append([]string{strconv.Itoa(len(elements)), elements[1]}, entries...)
 }
 
 // wantUntouched checks that a call which did not succeed has changed nothing that counts. A due entry too many, or a

@@ -1,0 +1,119 @@
+package stock
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/dropctl/dropctl/lua"
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+// manyUnfiled is what reserve.lua answers as detail when holds enough wait to be filed by lot. Grouping them takes Redis a
+// while in which nobody can reserve, so the engine does it and Redis only stores the result.
+const manyUnfiled = "unfiled"
+
+// fileSoon files what waits in the shard, unless that is going on. If it fails, the next batch is told again.
+func (sh *shard) fileSoon() {
+	if sh.filing.Swap(true) {
+		return
+	}
+	sh.stock.lanes.Go(func() {
+		defer sh.filing.Store(false)
+		_ = sh.file(context.Background()) // the connection has time limits of its own
+	})
+}
+
+// file reads what waits and files it by lot, unless somebody has meanwhile. What is damaged it leaves to the scripts.
+func (sh *shard) file(ctx context.Context) error {
+	node, err := sh.stock.server.node(ctx, sh.keys.meta)
+	if err != nil {
+		return err
+	}
+	elements, err := node.LRange(ctx, sh.keys.unfiled, 0, -1).Result()
+	if err != nil {
+		return err
+	}
+	entries, ok := fileByLot(elements)
+	if !ok {
+		return nil
+	}
+	_, err = sh.stock.script(ctx, sh, lua.File, sh.keys.gated(), append([]string{strconv.Itoa(len(elements)), elements[1]}, entries...))
+	return err
+}
+
+// fileByLot writes one due entry for each lot in the elements, at the earliest time of its holds, and a 0 before each, as file.lua reads
+// them. It reports false if the elements are not all what the scripts write.
+func fileByLot(elements []string) (entries []string, ok bool) {
+	at := make(map[string]int64)
+	attempts := make(map[string]*strings.Builder)
+	for i := 0; i < len(elements); i += 2 {
+		ms, err := strconv.ParseInt(elements[i], 10, 64)
+		if err != nil || ms <= 0 || i+1 == len(elements) {
+			return nil, false
+		}
+		for line := range strings.Lines(elements[i+1]) {
+			lot, attempt, sound := heldIn(line)
+			if !sound {
+				return nil, false
+			}
+			if attempts[lot] == nil {
+				attempts[lot], at[lot] = &strings.Builder{}, ms
+			}
+			attempts[lot].WriteString(attempt)
+			at[lot] = min(at[lot], ms)
+		}
+	}
+	for lot, those := range attempts {
+		entries = append(entries, "0", fmt.Sprintf("%s\t%013d\t\t%s", lot, at[lot], those))
+	}
+	return entries, len(entries) > 0
+}
+
+// heldIn returns the lot and the attempt of a line of what is unfiled, and whether it is as the scripts write it.
+func heldIn(line string) (lot, attempt string, sound bool) {
+	f := strings.Split(line, "\t")
+	if len(f) != 5 || f[0] == "" || len(f[1]) != drop.AttemptLen || !strings.HasSuffix(line, "\n") {
+		return "", "", false
+	}
+	return f[0], f[1], true
+}
+
+// unfiledOf hands what is unfiled of a lot to fn, if there is any.
+func (s *Stock) unfiledOf(ctx context.Context, node *redis.Client, keys shardKeys, lot drop.LotID, fn func([]drop.DueEntry) error) error {
+	elements, err := node.LRange(ctx, keys.unfiled, 0, -1).Result()
+	if err != nil {
+		return s.commandFault(keys.unfiled, err)
+	}
+	page := parseUnfiled(elements, lot)
+	if len(page) == 0 {
+		return nil
+	}
+	return fn(page)
+}
+
+// parseUnfiled reads what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
+func parseUnfiled(elements []string, lot drop.LotID) (page []drop.DueEntry) {
+	var at time.Time
+	for _, element := range elements {
+		if ms, err := strconv.ParseUint(element, 10, 63); err == nil {
+			at = time.UnixMilli(int64(ms)).UTC()
+			continue
+		}
+		e := drop.DueEntry{At: at}
+		for line := range strings.Lines(element) {
+			if of, attempt, sound := heldIn(line); sound && of == string(lot) {
+				e.Attempts = append(e.Attempts, attempt)
+			}
+		}
+		if len(e.Attempts) > 0 && !at.IsZero() {
+			page = append(page, e)
+		}
+		at = time.Time{}
+	}
+	return page
+}
