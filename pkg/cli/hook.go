@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -121,20 +120,6 @@ func (a *app) changeHook(ctx context.Context, v *hookChangedView, id string, cha
 	return err
 }
 
-// readHookIDs checks ids, and returns each once.
-func readHookIDs(args []string) ([]string, error) {
-	var ids []string
-	for _, id := range args {
-		if err := drop.CheckHookID(id); err != nil {
-			return nil, err
-		}
-		if !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
-}
-
 func countHooks(n int) string {
 	if n == 1 {
 		return "1 hook"
@@ -144,7 +129,7 @@ func countHooks(n int) string {
 
 // hookIDs offers the hooks for completion.
 func (a *app) hookIDs(ctx context.Context, _ string) ([]candidate, error) {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ func viewAdded(h drop.Hook) hookAddedView {
 
 // addHook adds a hook; made says that its secret was made here, and has to be shown.
 func (a *app) addHook(ctx context.Context, h drop.Hook, secret string, made, dryRun bool) error {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

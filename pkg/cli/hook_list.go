@@ -24,7 +24,7 @@ answered. Secrets are never shown, nor is the query of a URL, which may hold one
 }
 
 func (a *app) listHooks(ctx context.Context) error {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -21,11 +21,11 @@ keep the ids that they had. Parked notices are kept for a month.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeFrom(a.hookIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ids, err := readHookIDs(args)
+			ids, err := eachOnce(args, checked(drop.CheckHookID))
 			if err != nil {
 				return err
 			}
-			l, err := a.openKeys(cmd.Context())
+			l, err := a.openLedger(cmd.Context())
 			if err != nil {
 				return err
 			}

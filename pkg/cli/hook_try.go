@@ -50,7 +50,7 @@ type hookTestView struct {
 }
 
 func (a *app) testHook(ctx context.Context, id string, dryRun bool) error {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -7,9 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/ledger"
 )
 
 func newKey(a *app) *cobra.Command {
@@ -35,16 +33,9 @@ type keyView struct {
 	RevokedBy string       `json:"revoked_by" table:"REVOKED BY,wide"`
 }
 
-// openKeys opens the ledger, which has the keys. The caller closes it.
-func (a *app) openKeys(ctx context.Context) (*ledger.Ledger, error) {
-	ctx, cancel := a.bounded(ctx)
-	defer cancel()
-	return wire.OpenLedger(ctx, a.cfg, a.getenv)
-}
-
 // keyIDs offers the keys that can still be revoked for completion.
 func (a *app) keyIDs(ctx context.Context, _ string) ([]candidate, error) {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}

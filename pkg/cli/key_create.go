@@ -85,7 +85,7 @@ type keyCreatedView struct {
 }
 
 func (a *app) createKey(ctx context.Context, k drop.APIKey, dryRun bool) error {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

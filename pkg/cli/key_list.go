@@ -24,7 +24,7 @@ be started while PostgreSQL is down.`,
 }
 
 func (a *app) listKeys(ctx context.Context) error {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -28,14 +28,9 @@ says; write the file anew: dropctl key list -o json.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completeFrom(a.keyIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var ids []string
-			for _, id := range args {
-				if err := drop.CheckKeyID(id); err != nil {
-					return err
-				}
-				if !slices.Contains(ids, id) {
-					ids = append(ids, id)
-				}
+			ids, err := eachOnce(args, checked(drop.CheckKeyID))
+			if err != nil {
+				return err
 			}
 			return a.revokeKeys(cmd.Context(), ids, dryRun)
 		},
@@ -59,7 +54,7 @@ type keyRevokedView struct {
 }
 
 func (a *app) revokeKeys(ctx context.Context, ids []string, dryRun bool) error {
-	l, err := a.openKeys(ctx)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -98,7 +97,7 @@ func (a *app) verify(ctx context.Context, lots []drop.LotID, group string) error
 func (a *app) lotsToVerify(ctx context.Context, lots []drop.LotID, group string) (*ledger.Ledger, []drop.LotID, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil || len(lots) > 0 {
 		return l, lots, err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
@@ -91,7 +90,7 @@ func (a *app) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, ledgerErr := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, ledgerErr := a.openLedger(ctx)
 	if ledgerErr != nil {
 		return err
 	}

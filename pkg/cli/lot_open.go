@@ -56,7 +56,7 @@ func (s storeShop) Blocked(ctx context.Context, lots []drop.LotID) map[drop.LotI
 
 // installation asks the ledger whose shop this is; nothing if it is not named or silent.
 func (a *app) installation(ctx context.Context) ledger.Installation {
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return ledger.Installation{}
 	}

@@ -69,25 +69,30 @@ func readLots(args []string, group string, all bool) ([]drop.LotID, error) {
 	case ways > 1:
 		return nil, fault.New(fault.Usage, "lots, --group and --all do not go together").WithHint(hint)
 	}
-	lots, err := parseLots(args)
+	lots, err := eachOnce(args, drop.ParseLotID)
 	if err != nil {
 		return nil, err
 	}
 	return lots, checkGroup(group)
 }
 
-// parseLots parses lots that were named one by one, and names each once.
-func parseLots(args []string) (lots []drop.LotID, err error) {
+// eachOnce reads ids that were named one by one, each once.
+func eachOnce[T comparable](args []string, parse func(string) (T, error)) (ids []T, err error) {
 	for _, arg := range args {
-		lot, err := drop.ParseLotID(arg)
+		id, err := parse(arg)
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(lots, lot) {
-			lots = append(lots, lot)
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
 		}
 	}
-	return lots, nil
+	return ids, nil
+}
+
+// checked makes a parser of a check, for ids that stay texts.
+func checked(check func(string) error) func(string) (string, error) {
+	return func(id string) (string, error) { return id, check(id) }
 }
 
 // statusChangeView is what became of one lot.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/ledger"
@@ -34,7 +33,7 @@ func readLetter(text string) (int64, error) {
 
 // deadLetters offers the dead letters for completion.
 func (a *app) deadLetters(ctx context.Context, _ string) ([]candidate, error) {
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -85,12 +84,12 @@ func readDiscards(args []string, lot string, gap bool) (d discards, err error) {
 	d.places = map[drop.LotID][]drop.Watermark{}
 	for _, arg := range args {
 		if !strings.Contains(arg, "/") {
-			ids, err := readLetters([]string{arg})
+			id, err := readLetter(arg)
 			if err != nil {
 				return d, err
 			}
-			if !slices.Contains(d.letters, ids[0]) {
-				d.letters = append(d.letters, ids[0])
+			if !slices.Contains(d.letters, id) {
+				d.letters = append(d.letters, id)
 			}
 			continue
 		}
@@ -168,9 +167,7 @@ func (a *app) openForDiscard(ctx context.Context, d discards) (*ledger.Ledger, *
 	if d.gap != "" || len(d.places) > 0 {
 		return a.openOneShop(ctx)
 	}
-	ctx, cancel := a.bounded(ctx)
-	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	return l, nil, err
 }
 

@@ -118,7 +118,7 @@ func viewEvent(ev drop.Event, state string) unrecordedView {
 func (a *app) listOutbox(ctx context.Context, f outboxFilter) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -34,7 +33,7 @@ recorded twice.
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeFrom(a.deadLetters),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ids, err := readLetters(args)
+			ids, err := eachOnce(args, readLetter)
 			if err != nil {
 				return err
 			}
@@ -59,20 +58,6 @@ recorded twice.
 	a.settings(cmd, cmd.Flags(), config.Database)
 	_ = cmd.RegisterFlagCompletionFunc("lot", a.completeFrom(a.recordedLots))
 	return cmd
-}
-
-func readLetters(args []string) ([]int64, error) {
-	var ids []int64
-	for _, arg := range args {
-		id, err := readLetter(arg)
-		if err != nil {
-			return nil, err
-		}
-		if !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
 }
 
 // lettersByLot returns the letters sorted by lot: those that are named, or all of a lot.
@@ -103,7 +88,7 @@ func lettersByLot(ctx context.Context, l *ledger.Ledger, ids []int64, lot drop.L
 func (a *app) retryLetters(ctx context.Context, ids []int64, lot drop.LotID, s ledger.Settlement) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

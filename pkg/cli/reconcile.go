@@ -114,7 +114,7 @@ func (f *reconcileFlags) read(cmd *cobra.Command, args []string) (err error) {
 	if f.Group != "" && len(args) > 0 {
 		return fault.New(fault.Usage, "lots and --group do not go together").WithField("group").WithHint("leave one of them out")
 	}
-	if f.Lots, err = parseLots(args); err != nil {
+	if f.Lots, err = eachOnce(args, drop.ParseLotID); err != nil {
 		return err
 	}
 	return f.readRepair(cmd)

@@ -33,7 +33,7 @@ func (f *reconcileFlags) checkHistory(cmd *cobra.Command, args []string) error {
 func (a *app) reconcileHistory(ctx context.Context, limit int) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/client"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -103,7 +102,7 @@ func (a *app) listReservations(ctx context.Context, f drop.ReservationFilter) er
 
 // listRecorded reads reservations from the ledger.
 func (a *app) listRecorded(ctx context.Context, f drop.ReservationFilter) ([]reservationView, error) {
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/dropctl/dropctl/pkg/cli/wire"
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
@@ -127,7 +126,7 @@ func (a *app) reservationInStock(ctx context.Context, id drop.ReservationID) (re
 func (a *app) reservationInLedger(ctx context.Context, id drop.ReservationID) (*drop.Recorded, error) {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}

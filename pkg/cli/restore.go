@@ -79,7 +79,7 @@ at any time.`,
 
 // recordedLots offers the lots that the ledger knows for completion: Redis may have lost them.
 func (a *app) recordedLots(ctx context.Context, _ string) ([]candidate, error) {
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -139,7 +139,7 @@ func hintOr(err error, hint string) string {
 func (a *app) askLedger(ctx context.Context, f *statusFacts) (ledger.Installation, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout/2)
 	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return ledger.Installation{}, err
 	}

@@ -15,9 +15,7 @@ func (a *app) openStores(ctx context.Context, as ...func(*stock.Options)) (*ledg
 	if _, err := a.cfg.Redis(a.getenv); err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := a.bounded(ctx)
-	defer cancel()
-	l, err := wire.OpenLedger(ctx, a.cfg, a.getenv)
+	l, err := a.openLedger(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -45,6 +43,13 @@ func (a *app) openOneShop(ctx context.Context) (*ledger.Ledger, *stock.Stock, er
 		return nil, nil, fault.New(fault.Foreign, "Redis holds data of the installation %s, the ledger is that of %s", owner, here)
 	}
 	return l, s, nil
+}
+
+// openLedger opens PostgreSQL alone. The caller closes it.
+func (a *app) openLedger(ctx context.Context) (*ledger.Ledger, error) {
+	ctx, cancel := a.bounded(ctx)
+	defer cancel()
+	return wire.OpenLedger(ctx, a.cfg, a.getenv)
 }
 
 // openStock opens Redis alone, for what has to work while PostgreSQL is down. The caller closes it.
