@@ -110,8 +110,8 @@ func TestAnswersAreCountedApart(t *testing.T) {
 	if share := r.AcceptedRate / r.Achieved; share < 0.4 || share > 0.6 {
 		t.Errorf("of %v answers a second %v were accepts", r.Achieved, r.AcceptedRate)
 	}
-	if r.FirstError == nil {
-		t.Error("nothing is told of what failed")
+	if code, n, first := r.MostFrequent(); n != 100 || code != fault.Failed || first == nil || first.Error() != "odd" || r.Examples[fault.Unavailable] == nil {
+		t.Errorf("of what failed most often is told: %s, %d, %v", code, n, first)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestWhoIsInFlightAtTheEndIsWaitedFor(t *testing.T) {
 		if r.Accepted.Count != 2 || time.Duration(*r.Accepted.P50) < long || r.Seconds[0].Accepted.Count != 2 || r.Achieved != 0 || r.Interrupted {
 			t.Errorf("%s, of which %v a second", r.Accepted.Cell(), r.Achieved)
 		}
-		if r.Errors[fault.OutcomeUnknown] != 1 || r.FirstError == nil {
+		if r.Errors[fault.OutcomeUnknown] != 1 || r.Examples[fault.OutcomeUnknown] == nil {
 			t.Errorf("errors %v", r.Errors)
 		}
 	})

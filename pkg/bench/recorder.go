@@ -25,11 +25,11 @@ type page struct {
 	accepted, refused *hdrhistogram.Histogram // µs
 	lateness          *hdrhistogram.Histogram // µs from when an operation was due until it was started
 	errors            map[fault.Code]int64
-	first             error // of those that are no refusal
+	examples          map[fault.Code]error // the first of each
 }
 
 func newPage() *page {
-	return &page{newHistogram(), newHistogram(), newHistogram(), map[fault.Code]int64{}, nil}
+	return &page{newHistogram(), newHistogram(), newHistogram(), map[fault.Code]int64{}, map[fault.Code]error{}}
 }
 
 func newRecorder() *recorder {
@@ -53,9 +53,9 @@ func (b *notebook) answer(took time.Duration, err error) {
 	case fault.ExitOf(err) == fault.ExitRefused:
 		record(b.page.refused, took)
 	default:
-		b.page.errors[fault.CodeOf(err)]++
-		if b.page.first == nil {
-			b.page.first = err
+		code := fault.CodeOf(err)
+		if b.page.errors[code]++; b.page.examples[code] == nil {
+			b.page.examples[code] = err
 		}
 	}
 }
@@ -93,8 +93,10 @@ func (p *page) add(q *page) {
 	for code, n := range q.errors {
 		p.errors[code] += n
 	}
-	if p.first == nil {
-		p.first = q.first
+	for code, err := range q.examples {
+		if p.examples[code] == nil {
+			p.examples[code] = err
+		}
 	}
 }
 
@@ -103,7 +105,7 @@ func (p *page) reset() {
 	p.refused.Reset()
 	p.lateness.Reset()
 	clear(p.errors)
-	p.first = nil
+	clear(p.examples)
 }
 
 func (p *page) failed() (n int64) {

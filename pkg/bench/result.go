@@ -3,6 +3,7 @@ package bench
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,9 +47,9 @@ type Result struct {
 	Accepted     Latency              `json:"accepted" table:"ACCEPTED"`              // accepts and refusals are counted apart: a refusal
 	Refused      Latency              `json:"refused" table:"REFUSED"`                // is quicker, and many of them would make any figure look good
 	Lateness     Latency              `json:"lateness"`                               // open loop: from when operations were due until they were started, which is the generator's own doing
-	FirstError   error                `json:"-"`                                      // of those counted in Errors
 	Seconds      []Second             `json:"seconds"`                                // the measured span, second by second
 	Errors       map[fault.Code]int64 `json:"errors" table:"ERRORS,ifset"`            // neither accepted nor refused by a rule
+	Examples     map[fault.Code]error `json:"-"`                                      // the first error of each code in Errors
 	Redis        RedisCost            `json:"redis" table:"REDIS"`
 	Postgres     PostgresCost         `json:"postgres" table:"POSTGRESQL"`
 	Batch        *Batch               `json:"batch" table:"BATCH"`         // null where the target does not tell
@@ -120,6 +121,17 @@ func (r Result) Failed() (n int64) {
 		n += each
 	}
 	return n
+}
+
+// MostFrequent returns the code that most of the failed operations have, how many they are, and the first of them; 0 if none
+// failed.
+func (r Result) MostFrequent() (code fault.Code, n int64, first error) {
+	for _, each := range slices.Sorted(maps.Keys(r.Errors)) { // of equals the same one every time
+		if r.Errors[each] > n {
+			code, n = each, r.Errors[each]
+		}
+	}
+	return code, n, r.Examples[code]
 }
 
 // Answered returns how many operations were accepted or refused.

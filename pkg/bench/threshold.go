@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -222,7 +223,8 @@ func (r *Result) Judge(limits []Limit) {
 	}
 }
 
-// Err returns what is bad about a run: a guarantee that was broken, else the limits that it missed; nil if all is well.
+// Err returns what is bad about a run: a guarantee that was broken, else the limits that it missed, else why not a single
+// operation was answered; nil if all is well.
 func (r Result) Err() error {
 	if r.Audit.Verdict == AuditBroken {
 		what := "the stores are not as promised"
@@ -242,7 +244,18 @@ func (r Result) Err() error {
 		}
 	}
 	if len(missed) == 0 {
-		return nil
+		return r.allFailed()
 	}
 	return fault.New(fault.ThresholdMissed, "%d of %d limits missed: %s", len(missed), len(r.Thresholds), strings.Join(missed, ", "))
+}
+
+// allFailed returns why not a single operation was answered: nothing was measured then. It has the code and the hint of what
+// most of them met.
+func (r Result) allFailed() error {
+	if r.Answered() > 0 || r.Failed() == 0 || r.Interrupted {
+		return nil
+	}
+	code, n, first := r.MostFrequent()
+	return fault.Wrap(code, first, "not a single operation was answered; of %d that failed, %d are %s", r.Failed(), n, code).
+		WithHint("%s", cmp.Or(fault.HintOf(first), "dropctl explain "+string(code)))
 }

@@ -91,6 +91,33 @@ func TestABrokenPromiseIsWorseThanALimit(t *testing.T) {
 	}
 }
 
+// A run without a single answer has measured nothing: it ends as what most of its operations met.
+func TestARunThatWasNeverAnsweredIsAnError(t *testing.T) {
+	lost := fault.New(fault.Unavailable, "the server cannot be reached").WithHint("start it")
+	r := Result{Audit: Audit{Verdict: AuditOK}, Errors: map[fault.Code]int64{fault.OutcomeUnknown: 2, fault.Unavailable: 40}, Examples: map[fault.Code]error{fault.Unavailable: lost}}
+	err := r.Err()
+	if !fault.Is(err, fault.Unavailable) || fault.ExitOf(err) != fault.ExitUnavailable || fault.HintOf(err) != "start it" {
+		t.Errorf("%v (hint: %s)", err, fault.HintOf(err))
+	}
+	for _, want := range []string{"42", "40 are unavailable", "cannot be reached"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	r.Judge([]Limit{{name: "errors", op: ">", bound: 1}})
+	if err := r.Err(); !fault.Is(err, fault.ThresholdMissed) {
+		t.Errorf("with a limit that is missed, too: %v", err)
+	}
+	r.Thresholds, r.Interrupted = nil, true
+	if err := r.Err(); err != nil {
+		t.Errorf("interrupted: %v", err)
+	}
+	r.Interrupted, r.Refused.Count = false, 1
+	if err := r.Err(); err != nil {
+		t.Errorf("with one answer: %v", err)
+	}
+}
+
 func TestLimitsThatMeanNothingAreRefused(t *testing.T) {
 	for expression, hint := range map[string]string{
 		"": "--fail-if 'accept_p99>10ms'", "accept_p99": "--fail-if", "accept_p99>": "--fail-if", "accept_p99=10ms": "--fail-if", "accept_p99>-1ms": "--fail-if",

@@ -52,7 +52,7 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 	all.add(tail)
 	r.Seconds[len(r.Seconds)-1] = r.Seconds[len(r.Seconds)-1].with(last)
 	r.Accepted, r.Refused, r.Lateness = LatencyOf(all.accepted), LatencyOf(all.refused), LatencyOf(all.lateness)
-	r.Errors, r.FirstError = all.errors, all.first
+	r.Errors, r.Examples = all.errors, all.examples
 	r.Redis, r.Postgres = g.metering.End(ctx, r.Answered())
 	return r
 }

@@ -99,11 +99,12 @@ func (a *app) reportBench(r bench.Result, limits []bench.Limit) error {
 	if r.Behind {
 		a.note("the rate was missed: of %.6g operations a second %.6g were answered", r.Offered, r.Achieved)
 	}
-	if r.FirstError != nil {
-		a.note("%d operations failed, the first: %v", r.Failed(), r.FirstError)
+	err := r.Err()
+	if code, n, first := r.MostFrequent(); n > 0 && !fault.Is(err, code) { // else the error says so
+		a.note("%d operations failed, %d of them with %s, such as: %v", r.Failed(), n, code, first)
 	}
 	if r.Interrupted {
 		a.note("interrupted: this is what was measured until then")
 	}
-	return r.Err()
+	return err
 }
