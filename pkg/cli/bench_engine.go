@@ -54,6 +54,9 @@ status is 6 if a --fail-if is so, or the stores are not as promised.`,
 	return cmd
 }
 
+// manyLots take a while to be put on sale.
+const manyLots = 1000
+
 // benchOutbox is the ceiling of a shard's outbox in a measurement.
 const benchOutbox = 1 << 30
 
@@ -69,10 +72,11 @@ func (a *app) benchEngine(ctx context.Context, f benchFlags, limits []bench.Limi
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
-	for _, d := range f.plan.Definitions() {
-		if err := bench.PutOnSale(ctx, s, l, d); err != nil {
-			return err
-		}
+	if f.plan.Lots >= manyLots {
+		a.note("putting %d lots on sale", f.plan.Lots)
+	}
+	if err := a.putOnSale(ctx, l, s, f.plan.Definitions()); err != nil {
+		return err
 	}
 	r, err := a.measureEngine(ctx, f, l, s)
 	r.Batch = batches.Sizes()

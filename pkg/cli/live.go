@@ -145,8 +145,12 @@ func (v *liveView) texts(p simulate.Progress) []string {
 	if s.trouble != "" {
 		behind += "  stores: " + string(s.trouble)
 	}
+	users := fmt.Sprintf("%5.1fs  users %d of %d, %d gone", p.Elapsed.Seconds(), p.Users, v.scenario.Users(), p.Gone)
+	if p.GaveUp > 0 {
+		users += fmt.Sprintf(", %d of them unanswered", p.GaveUp)
+	}
 	lines := []string{ // each within 80 columns
-		fmt.Sprintf("%5.1fs  users %d of %d, %d gone", p.Elapsed.Seconds(), p.Users, v.scenario.Users(), p.Gone),
+		users,
 		fmt.Sprintf("requests %d  accepted %d  refused %d  units sold %d", p.Requests, p.Accepted, p.Refused, p.Sold),
 		fmt.Sprintf("stock %d: available %d, held %d, sold %d", s.capacity, s.available, s.held, s.sold),
 		fmt.Sprintf("p99 accepted %.1f ms, refused %.1f ms", p.Accept.P99*1000, p.Refuse.P99*1000),

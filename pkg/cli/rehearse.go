@@ -75,11 +75,7 @@ func (a *app) onPrivateRedis() {
 // rehearse puts the lots of a scenario on sale, lets the users in and adds up, with a worker at work all the time. An
 // error after the users were let in comes with a summary of what they were told until then.
 func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, scenario simulate.Scenario, with around) (summary simulate.Summary, err error) {
-	rows := make([]seed.Row, len(scenario.Lots))
-	for i, d := range scenario.Lots {
-		rows[i] = seed.Whole(d)
-	}
-	if _, err := seed.Run(ctx, rows, wire.SeedStock(s), wire.SeedLedger(l), seed.Options{Actor: a.cfg.Actor, Installation: l.Installation().ID}); err != nil {
+	if err := a.putOnSale(ctx, l, s, scenario.Lots); err != nil {
 		return summary, err
 	}
 	m := with.mishaps
@@ -116,6 +112,16 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 		summary.Faults = m.done
 	}
 	return summary, nil
+}
+
+// putOnSale puts lots on sale where nobody has seen them before, as a seed does: many at a time, and recorded at once.
+func (a *app) putOnSale(ctx context.Context, l *ledger.Ledger, s *stock.Stock, lots []drop.Definition) error {
+	rows := make([]seed.Row, len(lots))
+	for i, d := range lots {
+		rows[i] = seed.Whole(d)
+	}
+	_, err := seed.Run(ctx, rows, wire.SeedStock(s), wire.SeedLedger(l), seed.Options{Actor: a.cfg.Actor, Installation: l.Installation().ID})
+	return err
 }
 
 // openBank starts the payment gateway of a scenario; nil if it has none.

@@ -288,6 +288,10 @@ func (a *app) played(summary simulate.Summary, err error) error {
 		return err
 	}
 	printErr := a.print(summary)
+	if summary.GaveUp > 0 {
+		a.note("%d of %d users gave up before anybody took their call: %.0f calls a second were answered, and more came. Simulate fewer users, or let them arrive more slowly",
+			summary.GaveUp, summary.Users, float64(summary.Requests)/summary.Took.Seconds())
+	}
 	if err = cmp.Or(err, printErr, summary.Err()); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type Counts struct {
 	Released int64                // holds given back whole
 	Sold     int64                // units whose confirmation was acknowledged
 	Refunded int64                // units of these, whose refund was acknowledged
+	GaveUp   int64                // users who left since nobody took their call within their patience
 	PaidLate int64                // payments for a hold that had ended, which are to go back; known once it is audited
 }
 
@@ -99,11 +100,18 @@ func latency(h *hdrhistogram.Histogram) Latency {
 func (b *Book) progress() Progress {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := Progress{Requests: b.count.Requests, Accepted: b.count.Accepted, Sold: b.count.Sold, Accept: latency(b.accept), Refuse: latency(b.refuse)}
+	p := Progress{Requests: b.count.Requests, Accepted: b.count.Accepted, Sold: b.count.Sold, GaveUp: b.count.GaveUp, Accept: latency(b.accept), Refuse: latency(b.refuse)}
 	for _, n := range b.count.Refused {
 		p.Refused += n
 	}
 	return p
+}
+
+// gaveUp enters a user who left without an answer.
+func (b *Book) gaveUp() {
+	b.mu.Lock()
+	b.count.GaveUp++
+	b.mu.Unlock()
 }
 
 // wrong enters a broken promise. It is called with the lock held.

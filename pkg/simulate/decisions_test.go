@@ -180,6 +180,26 @@ func TestLatencyCountsFromTheClick(t *testing.T) {
 	})
 }
 
+// Where more come than are served, those whose call nobody took within their patience leave, and a run comes to its end.
+func TestWhoseCallNobodyTakesLeaves(t *testing.T) {
+	s, err := parse(little+"    arrive: {spike: 0s}\n    insist: 0\n    visits: 4\n    satisfied: 0%\n    patience: 7s\n    wants: {hat: 1}\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Crowds[0].Users = 10 * callers
+	synctest.Test(t, func(t *testing.T) {
+		book, err := Run(t.Context(), &refusing{answer: fault.New(fault.SoldOut, ""), takes: 4 * time.Second}, s, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// In two turns some are served; at the third, 8 s after the click, only those are left who were served and came again.
+		n := book.Counts()
+		if served := int64(10*callers) - n.GaveUp; served < callers || served > 3*callers || n.Requests < 2*served || book.Took < 8*time.Second || book.Took > time.Minute {
+			t.Errorf("%d of %d users gave up, %d requests, it took %s", n.GaveUp, 10*callers, n.Requests, book.Took)
+		}
+	})
+}
+
 // refusing is an engine that refuses everything.
 type refusing struct {
 	answer error

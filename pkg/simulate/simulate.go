@@ -42,6 +42,7 @@ type Progress struct {
 	Accepted int64
 	Refused  int64
 	Sold     int64   // units
+	GaveUp   int64   // users who left since nobody took their call
 	Accept   Latency // so far
 	Refuse   Latency
 }
@@ -192,6 +193,10 @@ func (r *run) send() {
 	for r.free >= 2 && r.ready.len() > 0 {
 		v := r.ready.pop()
 		p := r.scenario.plan(v.person.who, int(v.number))
+		if now := time.Since(r.start); v.lostPatience(p, now) {
+			r.giveUp(v, now)
+			continue
+		}
 		v.answer, v.hopeless = 0, false
 		n := 1
 		if p.twice(v.step) && v.tries == 0 && v.fails == 0 {
@@ -211,6 +216,16 @@ func (r *run) send() {
 			r.calls <- c
 		}
 	}
+}
+
+// giveUp sends a user home who was not even asked what they want.
+func (r *run) giveUp(v *visit, now time.Duration) {
+	if !v.person.home {
+		r.book.gaveUp()
+	}
+	v.person.open--
+	v.person.home = true
+	r.nextVisit(v.person, now)
 }
 
 // caller makes calls and enters the answers in the book.

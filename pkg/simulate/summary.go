@@ -19,6 +19,7 @@ type Summary struct {
 	Expired       int64                `json:"expired" table:"EXPIRED"`
 	Released      int64                `json:"released" table:"RELEASED"`
 	Refunded      int64                `json:"refunded_units" table:"REFUNDED UNITS"`
+	GaveUp        int64                `json:"gave_up" table:"GAVE UP,ifset"`             // users who left since nobody took their call within their patience
 	PaidLate      int64                `json:"paid_too_late" table:"PAID TOO LATE"`       // payments for a hold that had ended, which are to go back
 	Payments      *Payments            `json:"payments,omitempty" table:"PAYMENTS,ifset"` // of a scenario with a gateway
 	SoldUnits     int64                `json:"sold_units" table:"SOLD UNITS"`             // less what was refunded, as in the ledger
@@ -100,7 +101,7 @@ func (b *Book) SoFar(of Scenario) Summary {
 // counted is a summary of what was counted.
 func (b *Book) counted(of Scenario) Summary {
 	c := b.Counts()
-	s := Summary{Requests: c.Requests, Accepted: c.Accepted, Refused: c.Refused, Replayed: c.Replayed, Released: c.Released, Refunded: c.Refunded, PaidLate: c.PaidLate,
+	s := Summary{Requests: c.Requests, Accepted: c.Accepted, Refused: c.Refused, Replayed: c.Replayed, Released: c.Released, Refunded: c.Refunded, PaidLate: c.PaidLate, GaveUp: c.GaveUp,
 		Scenario: of.Name, Users: of.Users(), Seed: of.Seed, Took: b.Took, Broken: []string{}, Lots: []LotEnd{}}
 	s.AcceptLatency, s.RefuseLatency = b.Latencies()
 	return s

@@ -167,5 +167,14 @@ func (v *visit) again(p plan) (pause time.Duration, yes bool) {
 	return 0, false
 }
 
+// pageLoads is how long anybody waits for a page, however impatient they are with refusals.
+const pageLoads = 5 * time.Second
+
+// lostPatience reports whether a user has left whose first call nobody has taken by now: more people came than are served.
+// Who has a hold waits on.
+func (v *visit) lostPatience(p plan, now time.Duration) bool {
+	return v.step == ask && now-v.due > max(p.patience, pageLoads)
+}
+
 // hopeless reports whether a refusal will be the same for long: people do not insist then.
 func hopeless(code fault.Code) bool { return code == fault.SaleClosed || code == fault.CustomerLimit }
