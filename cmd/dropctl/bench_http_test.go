@@ -54,6 +54,9 @@ func TestBenchHTTPMeasuresAPrivateServer(t *testing.T) {
 	if runtime.GOOS == "linux" && r.Postgres.CPU == nil {
 		t.Errorf("what PostgreSQL used is missing: %+v", r.Postgres)
 	}
+	if r.Batch == nil || r.Batch.Mean < 1 || r.Batch.P99 < r.Batch.P50 || !r.Batch.AtMost {
+		t.Errorf("batches %+v, not known %v", r.Batch, r.NotKnown)
+	}
 }
 
 // A server that runs is measured with lots made for it, which are closed afterwards, also after an interruption. One with other
@@ -94,8 +97,11 @@ func TestBenchHTTPMeasuresARunningServer(t *testing.T) {
 	if r.Accepted.Count != 15 || r.Refused.Count == 0 || r.Failed() != 0 || r.Audit.Verdict != bench.AuditOK {
 		t.Errorf("%d accepted, %d refused, errors %v, audit %+v", r.Accepted.Count, r.Refused.Count, r.Errors, r.Audit)
 	}
-	if r.Server == nil || r.Server.Connections < 1 || r.Server.Connections > 4 || r.Server.CPU != nil {
+	if r.Server == nil || r.Server.Connections < 1 || r.Server.Connections > 4 || runtime.GOOS == "linux" && r.Server.CPU == nil {
 		t.Errorf("4 users, and the server: %+v", r.Server)
+	}
+	if r.Batch == nil || r.Batch.Mean < 1 || r.NotKnown["redis"] == "" || r.NotKnown["postgres"] == "" || r.NotKnown["batch"] != "" {
+		t.Errorf("batches %+v, not known %v", r.Batch, r.NotKnown)
 	}
 	wantLots(3, 0)
 

@@ -17,6 +17,7 @@ type Batches struct {
 	mu    sync.Mutex
 	calls map[int64]int64 // of each size
 	sum   int64           // calls
+	in    int64           // operations in them
 }
 
 // NewBatches counts from nothing on.
@@ -34,6 +35,7 @@ func (b *Batches) Observe(size float64) {
 	b.mu.Lock()
 	b.calls[int64(size)]++
 	b.sum++
+	b.in += int64(size)
 	b.mu.Unlock()
 }
 
@@ -53,5 +55,5 @@ func (b *Batches) Sizes() *Batch {
 		}
 		return 0
 	}
-	return &Batch{P50: at(50), P99: at(99), Max: at(100)}
+	return &Batch{P50: at(50), P99: at(99), Max: at(100), Mean: float64(b.in) / float64(b.sum)}
 }

@@ -81,6 +81,31 @@ func (r *Metering) End(ctx context.Context, operations int64) (redis RedisCost, 
 	return redis, postgres
 }
 
+// explain notes why what the servers cost is not known, as far as they were metered.
+func (m Meter) explain(r *Result) {
+	unknown := func(figure, why string) {
+		if r.Answered() == 0 {
+			why = "not a single operation was answered"
+		}
+		r.Unknown(figure, why)
+	}
+	if m.Redis != nil && r.Redis.CPU == nil {
+		unknown("redis", "Redis does not tell it, did not answer, or was restarted meanwhile")
+	}
+	switch {
+	case m.Postgres == nil:
+	case r.Postgres.Transactions == nil:
+		unknown("postgres", "PostgreSQL did not answer")
+	default:
+		if r.Postgres.CPU == nil {
+			unknown("postgres.cpu_seconds_per_operation", "only that of a private PostgreSQL on Linux can be seen")
+		}
+		if r.Postgres.LockWait == nil {
+			unknown("postgres.lock_wait_seconds_per_operation", "the role does not see other sessions: grant it pg_read_all_stats")
+		}
+	}
+}
+
 // per is how many operations something is shared by.
 type per int64
 

@@ -23,7 +23,9 @@ import (
 type HTTP struct {
 	client *client.Client // of the buyers
 	admin  *client.Client // of whoever measures, so that his connections are not counted
-	suffix string         // of this run's lots, unlike any other run's: a server keeps its lots
+	looks  *http.Client   // at the metrics, likewise
+	key    string
+	suffix string // of this run's lots, unlike any other run's: a server keeps its lots
 
 	lots map[drop.LotID]*acknowledged // it is complete once they are on sale
 
@@ -43,7 +45,7 @@ type HTTPOptions struct {
 
 // NewHTTP prepares calls to a server. It dials nothing.
 func NewHTTP(o HTTPOptions) (*HTTP, error) {
-	h := &HTTP{suffix: "-" + o.Run, lots: map[drop.LotID]*acknowledged{}}
+	h := &HTTP{key: o.Key, suffix: "-" + o.Run, lots: map[drop.LotID]*acknowledged{}}
 	dialer := net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
@@ -59,6 +61,7 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
 		MaxIdleConns:        o.Users,
 		MaxIdleConnsPerHost: o.Users,
+		MaxConnsPerHost:     o.Users, // else one more is dialled now and then for whoever is just before its return
 		IdleConnTimeout:     30 * time.Second,
 	}
 	var err error
@@ -68,6 +71,8 @@ func NewHTTP(o HTTPOptions) (*HTTP, error) {
 		return nil, err
 	}
 	h.admin, err = client.New(client.Options{URL: o.URL, Key: o.Key, UserAgent: o.UserAgent, Timeout: o.Timeout})
+	h.looks = &http.Client{Timeout: o.Timeout, Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }} // which could carry the key to somebody else
 	return h, err
 }
 
@@ -211,11 +216,11 @@ func (a *Audit) lot(l client.Lot, sold int64) {
 	}
 }
 
-// Cost says what the run took of the connections, and of the processor where the server's use of it is known.
-func (h *HTTP) Cost(used time.Duration, known bool) *ServerCost {
+// Cost says what the run took of the connections, and of the processor; nil: the server's use of it is not known.
+func (h *HTTP) Cost(used *time.Duration) *ServerCost {
 	c := &ServerCost{Connections: h.dialled.Load()}
-	if n := h.asked.Load(); known && n > 0 {
-		c.CPU = new(Span(used) / Span(n))
+	if n := h.asked.Load(); used != nil && n > 0 {
+		c.CPU = new(Span(*used) / Span(n))
 	}
 	return c
 }
@@ -224,4 +229,5 @@ func (h *HTTP) Cost(used time.Duration, known bool) *ServerCost {
 func (h *HTTP) Close() {
 	h.client.Close()
 	h.admin.Close()
+	h.looks.CloseIdleConnections()
 }

@@ -72,7 +72,7 @@ func TestTheAuditOfAServerFindsWhatItHides(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", c.lot, a, err)
 		}
 	}
-	if cost := h.Cost(3*time.Millisecond, true); cost.Connections != 1 || cost.CPU == nil || time.Duration(*cost.CPU) != 3*time.Millisecond {
+	if cost := h.Cost(new(3 * time.Millisecond)); cost.Connections != 1 || cost.CPU == nil || time.Duration(*cost.CPU) != 3*time.Millisecond {
 		t.Errorf("one buyer's cost: %+v", cost)
 	}
 }

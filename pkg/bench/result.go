@@ -52,8 +52,9 @@ type Result struct {
 	Examples     map[fault.Code]error `json:"-"`                                      // the first error of each code in Errors
 	Redis        RedisCost            `json:"redis" table:"REDIS"`
 	Postgres     PostgresCost         `json:"postgres" table:"POSTGRESQL"`
-	Batch        *Batch               `json:"batch" table:"BATCH"`         // null where the target does not tell
-	Server       *ServerCost          `json:"server" table:"SERVER,ifset"` // of an HTTP server; null for other targets
+	Batch        *Batch               `json:"batch" table:"BATCH"`                         // null where the target does not tell
+	Server       *ServerCost          `json:"server" table:"SERVER,ifset"`                 // of an HTTP server; null for other targets
+	NotKnown     map[string]string    `json:"not_known,omitempty" table:"NOT KNOWN,ifset"` // why figures that are null are not known
 	Audit        Audit                `json:"audit" table:"AUDIT"`
 	Thresholds   []Threshold          `json:"thresholds" table:"THRESHOLDS"`
 	Interrupted  bool                 `json:"interrupted" table:"INTERRUPTED,ifset"` // it holds what was measured until then
@@ -86,15 +87,17 @@ type PostgresCost struct {
 
 // Batch says how many operations went into one script call.
 type Batch struct {
-	P50 int64 `json:"p50"`
-	P99 int64 `json:"p99"`
-	Max int64 `json:"max"`
+	P50    int64   `json:"p50"`
+	P99    int64   `json:"p99"`
+	Max    int64   `json:"max"`
+	Mean   float64 `json:"mean"`
+	AtMost bool    `json:"at_most"` // p50, p99 and max are upper bounds: a server counts sizes in steps
 }
 
 // ServerCost is what a run took of an HTTP server.
 type ServerCost struct {
 	Connections int64 `json:"connections"`               // opened in all; more than were in flight at once were not kept
-	CPU         *Span `json:"cpu_seconds_per_operation"` // of a server that the run started itself, the warm-up included; else nil
+	CPU         *Span `json:"cpu_seconds_per_operation"` // the warm-up included, and whoever else uses it; nil if it does not tell
 }
 
 // Cell writes it for people.
@@ -121,6 +124,14 @@ func (r Result) Failed() (n int64) {
 		n += each
 	}
 	return n
+}
+
+// Unknown notes why a figure is not known.
+func (r *Result) Unknown(figure, why string) {
+	if r.NotKnown == nil {
+		r.NotKnown = map[string]string{}
+	}
+	r.NotKnown[figure] = why
 }
 
 // MostFrequent returns the code that most of the failed operations have, how many they are, and the first of them; 0 if none
@@ -182,7 +193,13 @@ func (c PostgresCost) Cell() string {
 }
 
 // Cell writes it for people.
-func (b Batch) Cell() string { return fmt.Sprintf("p50 %d, p99 %d, max %d", b.P50, b.P99, b.Max) }
+func (b Batch) Cell() string {
+	atMost := ""
+	if b.AtMost {
+		atMost = "≤ "
+	}
+	return fmt.Sprintf("p50 %[1]s%[2]d, p99 %[1]s%[3]d, max %[1]s%[4]d, mean %.1[5]f", atMost, b.P50, b.P99, b.Max, b.Mean)
+}
 
 func said(name string, s *Span) string {
 	if s == nil {

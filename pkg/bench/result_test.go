@@ -26,7 +26,8 @@ func sample() Result {
 		Seconds: []Second{{1, 400, 1, AnswersOf(accepted), AnswersOf(refused), 2}, {2, 400, 0, AnswersOf(accepted), Answers{}, 0}},
 		Errors:  map[fault.Code]int64{fault.Unavailable: 2},
 		Redis:   RedisCost{new(Span(9400)), new(0.25), map[string]float64{"evalsha": 0.01, "hset": 0.24}},
-		Batch:   &Batch{10, 100, 512}, Audit: Audit{AuditBroken, 1, 2, 3, []string{"a unit too many"}},
+		Batch:   &Batch{10, 100, 512, 12.5, false}, Audit: Audit{AuditBroken, 1, 2, 3, []string{"a unit too many"}},
+		NotKnown:   map[string]string{"postgres": "gone"},
 		Thresholds: []Threshold{{"accept_p99>10ms", new(0.011), "11ms", false}}, Interrupted: true,
 	}
 }

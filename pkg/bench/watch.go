@@ -54,6 +54,7 @@ func (g *generator) watch(ctx context.Context, drain func()) Result {
 	r.Accepted, r.Refused, r.Lateness = LatencyOf(all.accepted), LatencyOf(all.refused), LatencyOf(all.lateness)
 	r.Errors, r.Examples = all.errors, all.examples
 	r.Redis, r.Postgres = g.metering.End(ctx, r.Answered())
+	g.Meter.explain(&r)
 	return r
 }
 

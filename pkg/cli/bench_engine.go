@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -102,7 +103,8 @@ func (a *app) auditBench(ctx context.Context, r *bench.Result, l *ledger.Ledger,
 		return nil
 	}
 	a.note("recording what is left, and auditing both stores")
-	if err := wire.Drain(ctx, s, l, a.logger(false)); err != nil {
+	patience := max(30*time.Second, time.Duration(r.Lots)*3*time.Millisecond)
+	if err := wire.Drain(ctx, s, l, patience, a.logger(false)); err != nil {
 		return err
 	}
 	r.Audit, err = wire.AuditShop(ctx, s, l, wire.AuditOptions{Wait: a.cfg.Timeout, Actor: a.cfg.Actor})

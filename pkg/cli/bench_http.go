@@ -32,7 +32,8 @@ and settle. It sells lots made for the purpose, named bench-…, which are close
 stay: what was sold of them is recorded for good. (Those of a run that is killed are still on sale;
 the next one says so.) So a server with other lots has to be confirmed (--yes). Its rate limits
 hold, and what they refuse counts as an error. The stores behind it are seen through the server
-alone: every unit of these lots must be available, held or sold.
+alone: every unit of these lots must be available, held or sold. Batches and processor time are taken
+from its /metrics, which tell of all that it did meanwhile; what is not known says why.
 
 Without a server, or with --lab, a private server is measured, on a private Redis and PostgreSQL,
 with a key and without rate limits. Its processor time is told, and the stores are audited.
@@ -100,12 +101,29 @@ func (a *app) benchServer(ctx context.Context, f benchFlags) (r bench.Result, er
 	if err := h.PutOnSale(ctx, f.plan.Definitions()); err != nil {
 		return r, err
 	}
+	before, unseen := h.Scrape(ctx)
 	r = a.runBench(ctx, f, f.plan.Target(h))
-	r.Target, r.Server = "http", h.Cost(0, false)
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
+	after, unseenToo := h.Scrape(within)
+	did := bench.Between(before, after, cmp.Or(unseen, unseenToo))
+	r.Target, r.Server, r.Batch = "http", h.Cost(did.CPU), did.Batch
+	explain(&r, did.Why)
 	r.Audit, err = h.Audit(within)
 	return r, err
+}
+
+// explain notes of what a server was seen to do, and its stores not at all, why it is not known.
+func explain(r *bench.Result, why string) {
+	if r.Batch == nil {
+		r.Unknown("batch", why)
+	}
+	if r.Server.CPU == nil {
+		r.Unknown("server.cpu_seconds_per_operation", cmp.Or(why, "not a single operation was sent"))
+	}
+	for _, store := range []string{"redis", "postgres"} {
+		r.Unknown(store, "only its server reaches it; dropctl bench engine measures what it carries")
+	}
 }
 
 // withdrawTime is what the end of a measurement may take, of many lots too.
@@ -135,10 +153,14 @@ func (a *app) benchPrivateServer(ctx context.Context, f benchFlags) (r bench.Res
 	// The worker goes on after an interruption, until all that is in flight has ended.
 	stop := a.startWorker(context.WithoutCancel(ctx), l, s, nil)
 	f.load.Meter = a.meter(l, s)
-	before, unknown := bench.CPUOf(server.PID)
+	before, unseen := h.Scrape(ctx)
 	r = a.runBench(ctx, f, f.plan.Target(h))
-	after, unknownToo := bench.CPUOf(server.PID)
-	r.Target, r.Server = "http", h.Cost(after-before, unknown == nil && unknownToo == nil)
+	after, unseenToo := h.Scrape(context.WithoutCancel(ctx))
+	did := bench.Between(before, after, cmp.Or(unseen, unseenToo))
+	r.Target, r.Server, r.Batch = "http", h.Cost(did.CPU), did.Batch
+	if r.Batch == nil {
+		r.Unknown("batch", did.Why)
+	}
 	if err = stop(); err == nil {
 		err = a.auditBench(ctx, &r, l, s)
 	}

@@ -20,11 +20,12 @@ import (
 )
 
 // Drain works until nothing is left to be recorded, as fast as PostgreSQL takes it, which is right where nobody else is to be
-// spared. Of what cannot be recorded, an audit speaks.
-func Drain(ctx context.Context, s *stock.Stock, l *ledger.Ledger, log *slog.Logger) error {
+// spared. Of what cannot be recorded, an audit speaks. A store may be silent for as long as patience says, and so may be the
+// worker's first look at all lots.
+func Drain(ctx context.Context, s *stock.Stock, l *ledger.Ledger, patience time.Duration, log *slog.Logger) error {
 	const unbounded = 1e6 // events a second
 	in := l.Installation()
-	w := worker.New(s, WorkerLedger(l), worker.Options{Installation: in.ID, Shards: in.Shards, Rate: unbounded, UntilIdle: true, Rebuild: RebuildLot(s, l), Log: log})
+	w := worker.New(s, WorkerLedger(l), worker.Options{Installation: in.ID, Shards: in.Shards, Rate: unbounded, UntilIdle: true, Patience: patience, Rebuild: RebuildLot(s, l), Log: log})
 	_, err := w.Run(ctx)
 	if fault.Is(err, fault.Partial) {
 		return nil

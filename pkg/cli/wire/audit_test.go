@@ -79,7 +79,7 @@ func TestTheAuditFindsPlantedFaults(t *testing.T) {
 	}
 	drain := func() {
 		t.Helper()
-		if err := wire.Drain(t.Context(), s.stock, s.ledger, slog.New(slog.DiscardHandler)); err != nil {
+		if err := wire.Drain(t.Context(), s.stock, s.ledger, time.Minute, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
 	}
