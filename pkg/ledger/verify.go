@@ -27,8 +27,8 @@ type Verification struct {
 	N      int64          // of the reservation, if it is about one; else 0
 }
 
-// Verify recomputes a lot's history. First all journal rows in order: each must carry the hash of the one before, and
-// what they add up to must be the lot's totals. Then each reservation's events: they must make up the recorded
+// Verify recomputes a lot's history. First all journal rows in order: each must carry the hash of the one before, what they
+// add up to must be the lot's totals, and the epochs issued must be those of the rows. Then each reservation's events: they must make up the recorded
 // reservation, and its sales. It reads one moment, page by page, in memory that does not grow with the lot; progress,
 // which may be nil, is told how far it is. Only the context bounds the time.
 // Errors: fault.NotFound; a bad history is no error but a finding.
@@ -60,8 +60,9 @@ type audit struct {
 	installation string
 	progress     func(done, of int64)
 	read, of     int64
-	rejected     map[int64]bool // holds beyond the capacity; none in a sound shop
-	loads        []int64        // seqs of the loads, which end rejected holds
+	rejected     map[int64]bool   // holds beyond the capacity; none in a sound shop
+	loads        []int64          // seqs of the loads, which end rejected holds
+	ends         []drop.Watermark // of each epoch that the journal has, where it ends
 }
 
 func (a *audit) run(ctx context.Context, tx pgx.Tx) error {
@@ -77,7 +78,7 @@ func (a *audit) run(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	a.of = 2 * lot.Watermark.Seq
-	steps := []func(context.Context, pgx.Tx, Lot) error{a.journal, a.reservations, a.sales}
+	steps := []func(context.Context, pgx.Tx, Lot) error{a.journal, a.epochs, a.reservations, a.sales}
 	for _, step := range steps {
 		if err := step(ctx, tx, lot); err != nil || a.Bad != "" {
 			return err
@@ -111,6 +112,7 @@ func (a *audit) journal(ctx context.Context, tx pgx.Tx, was Lot) error {
 				if a.Bad = a.takeRow(f, s, c); a.Bad != "" {
 					a.At = s.Watermark
 				}
+				a.ended(s.Watermark)
 			}
 			return nil
 		})
@@ -131,6 +133,53 @@ func (a *audit) journal(ctx context.Context, tx pgx.Tx, was Lot) error {
 			totalsText(was.Totals()), was.Watermark.Epoch, was.Watermark.Seq)
 	}
 	return nil
+}
+
+// ended notes where an epoch of the journal ends, as far as it was read.
+func (a *audit) ended(at drop.Watermark) {
+	if last := len(a.ends) - 1; last >= 0 && a.ends[last].Epoch == at.Epoch {
+		a.ends[last] = at
+		return
+	}
+	a.ends = append(a.ends, at)
+}
+
+// epochs compares the epochs that were issued with the journal: each has closed the lot where the journal of the ones before
+// it ends, and the journal has events of no other. A number is left out only behind one that dead letters have used.
+func (a *audit) epochs(ctx context.Context, tx pgx.Tx, was Lot) error {
+	rows, err := tx.Query(ctx, `SELECT epoch, closed_epoch, closed_seq, EXISTS (SELECT FROM dead_letters d WHERE d.lot = e.lot AND d.epoch = e.epoch - 1)
+		FROM lot_epochs e WHERE lot = $1 ORDER BY epoch`, string(a.Lot))
+	if err != nil {
+		return err
+	}
+	var last, epoch int64
+	var closed, end drop.Watermark // end: of the journal before the epoch
+	var used bool
+	ends := a.ends
+	_, err = pgx.ForEachRow(rows, []any{&epoch, &closed.Epoch, &closed.Seq, &used}, func() error {
+		for ; a.Bad == "" && len(ends) > 0 && ends[0].Epoch < epoch; ends = ends[1:] {
+			if end = ends[0]; end.Epoch != last {
+				a.Bad = fmt.Sprintf("the journal has events of epoch %d, which was not issued", end.Epoch)
+			}
+		}
+		switch {
+		case a.Bad != "":
+		case epoch != last+1 && !used:
+			a.Bad = fmt.Sprintf("epoch %d was issued next to %d", epoch, last)
+		case closed != end:
+			a.Bad = fmt.Sprintf("epoch %d was issued at %d/%d, but the journal before it ends at %d/%d", epoch, closed.Epoch, closed.Seq, end.Epoch, end.Seq)
+		}
+		last = epoch
+		return nil
+	})
+	switch {
+	case err != nil || a.Bad != "":
+	case len(ends) > 1 || len(ends) == 1 && ends[0].Epoch != last:
+		a.Bad = fmt.Sprintf("the journal has events of epoch %d, which was not issued", ends[len(ends)-1].Epoch)
+	case last != was.OpenEpoch:
+		a.Bad = fmt.Sprintf("the epoch issued last is %d, the lot says %d", last, was.OpenEpoch)
+	}
+	return err
 }
 
 func totalsText(t drop.Totals) string {

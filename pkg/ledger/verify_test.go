@@ -150,3 +150,64 @@ func TestVerifyCanBeBrokenOff(t *testing.T) {
 	}
 	wantVerified(t, l, lot)
 }
+
+// The epochs of a lot are what `ledger show` finds its rows by, and where a rebuild begins: each kind of damage is found. The
+// lot has four: 1 with a journal up to 3, 2 that was never loaded, 3 with rows 4 and 5, and 4, not loaded yet.
+func TestVerifyFindsDamagedEpochs(t *testing.T) {
+	l, db := newLedger(t)
+	owner := openPool(t, db.URL(lab.Owner))
+	for name, c := range map[string]struct{ damage, says string }{
+		"removed first":   {`DELETE FROM lot_epochs WHERE lot = '%[1]s' AND epoch = 1`, "events of epoch 1, which was not issued"},
+		"removed unused":  {`DELETE FROM lot_epochs WHERE lot = '%[1]s' AND epoch = 2`, "epoch 3 was issued next to 1"},
+		"removed used":    {`DELETE FROM lot_epochs WHERE lot = '%[1]s' AND epoch = 3`, "events of epoch 3, which was not issued"},
+		"removed last":    {`DELETE FROM lot_epochs WHERE lot = '%[1]s' AND epoch = 4`, "the epoch issued last is 3, the lot says 4"},
+		"removed newest":  {`DELETE FROM lot_epochs WHERE lot = '%[1]s' AND epoch > 2`, "events of epoch 3, which was not issued"},
+		"removed all":     {`DELETE FROM lot_epochs WHERE lot = '%[1]s'`, "events of epoch 3, which was not issued"},
+		"put in":          {`INSERT INTO lot_epochs VALUES ('%[1]s', 5, 3, 5, 'eve', '')`, "the epoch issued last is 5, the lot says 4"},
+		"put in far away": {`INSERT INTO lot_epochs VALUES ('%[1]s', 9, 3, 5, 'eve', '')`, "epoch 9 was issued next to 4"},
+		"another end":     {`UPDATE lot_epochs SET closed_seq = 2 WHERE lot = '%[1]s' AND epoch = 3`, "epoch 3 was issued at 1/2, but the journal before it ends at 1/3"},
+		"an unused one's": {`UPDATE lot_epochs SET closed_seq = 4 WHERE lot = '%[1]s' AND epoch = 2`, "epoch 2 was issued at 1/4"},
+		"the last one's":  {`UPDATE lot_epochs SET closed_epoch = 1 WHERE lot = '%[1]s' AND epoch = 4`, "epoch 4 was issued at 1/5, but the journal before it ends at 3/5"},
+		"the first one's": {`UPDATE lot_epochs SET closed_seq = 1 WHERE lot = '%[1]s' AND epoch = 1`, "epoch 1 was issued at 0/1, but the journal before it ends at 0/0"},
+		"the lot's":       {`UPDATE lots SET open_epoch = 3 WHERE lot = '%[1]s'`, "the epoch issued last is 4, the lot says 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lot := newLot()
+			r := seeded(t, l, lot, 10)
+			ann := r.hold("ann", 1)
+			r.confirm(ann, 1, "pay-ann")
+			apply(t, l, r.take()...)
+			issue(t, l, lot)
+			r.load(issue(t, l, lot))
+			r.hold("bob", 1)
+			apply(t, l, r.take()...)
+			issue(t, l, lot)
+			wantVerified(t, l, lot)
+			if _, err := owner.Exec(t.Context(), fmt.Sprintf(c.damage, lot)); err != nil {
+				t.Fatal(err)
+			}
+			if v, err := l.Verify(t.Context(), lot, nil); err != nil || !strings.Contains(v.Bad, c.says) || v.At != (drop.Watermark{}) || v.N != 0 {
+				t.Errorf("%+v, %v; want %q", v, err, c.says)
+			}
+		})
+	}
+}
+
+// A database that was put back does not remember the epochs it has issued since. Their events come as dead letters, and the
+// next epoch lies behind them: a number that is left out for that reason is no damage.
+func TestVerifyKnowsEpochsThatDeadLettersHaveUsed(t *testing.T) {
+	l := sharedLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10)
+	apply(t, l, r.take()...)
+	r.epoch = 5 // of a life that this database never issued
+	r.hold("eve", 1)
+	apply(t, l, r.take()...)
+	issued := issue(t, l, lot)
+	if issued.Epoch != 6 {
+		t.Fatalf("epoch %d was issued", issued.Epoch)
+	}
+	r.load(issued)
+	apply(t, l, r.take()...)
+	wantVerified(t, l, lot)
+}
