@@ -36,9 +36,9 @@ func TestADatabaseThatWasPutBackGetsWhatItLacks(t *testing.T) {
 	apply(t, l, append(lived, movedLived...)...)
 	finalise(t, l)
 	remember := func() string {
-		now, _, err := l.Server(t.Context())
+		now, _, _, err := l.Server(t.Context())
 		if err == nil {
-			err = l.SetServer(t.Context(), now)
+			err = l.SetServer(t.Context(), now, nil)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -67,7 +67,7 @@ func TestADatabaseThatWasPutBackGetsWhatItLacks(t *testing.T) {
 		run(t, "rm", "-r", data)
 		run(t, "mv", data+".old", data)
 	})
-	now, remembered, err := l.Server(t.Context())
+	now, remembered, _, err := l.Server(t.Context())
 	if err != nil || now == remembered || now == before {
 		t.Errorf("the server is %q, before %q, and the database remembers %q: %v", now, before, remembered, err)
 	}
@@ -111,9 +111,9 @@ func TestAPromotedStandbyGetsWhatItLacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	before, _, err := l.Server(t.Context())
+	before, _, _, err := l.Server(t.Context())
 	if err == nil {
-		err = l.SetServer(t.Context(), before)
+		err = l.SetServer(t.Context(), before, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestAPromotedStandbyGetsWhatItLacks(t *testing.T) {
 	address.Lead(standby.Addr())
 	address.Heal()
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
-		now, remembered, err := l.Server(t.Context())
+		now, remembered, _, err := l.Server(t.Context())
 		return err == nil && now != before && remembered == before, fmt.Sprintf("the server is %q, before %q, and the database remembers %q: %v", now, before, remembered, err)
 	})
 	apply(t, l, kept...)

@@ -101,20 +101,20 @@ func (l *Ledger) Installation() Installation { return l.installation }
 // Server names the server with its timeline and the start of its process, and the one that the database itself
 // remembers. They differ when a standby was promoted, or the server was started again, perhaps with files put back
 // or moved, since SetServer was called: what was acknowledged before may be missing here. Any process can tell, also
-// one that was not running at the time.
-func (l *Ledger) Server(ctx context.Context) (now, remembered string, err error) {
+// one that was not running at the time. unsent are the shards of which even the remembered one may lack something.
+func (l *Ledger) Server(ctx context.Context) (now, remembered string, unsent []int, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	err = l.pool.QueryRow(ctx, `SELECT c.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || extract(epoch FROM pg_postmaster_start_time()), s.server
-		FROM pg_control_system() c, settings s`).Scan(&now, &remembered)
-	return now, remembered, l.fail(err, "asking which server it is")
+	err = l.pool.QueryRow(ctx, `SELECT c.system_identifier || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || extract(epoch FROM pg_postmaster_start_time()), s.server, s.unsent
+		FROM pg_control_system() c, settings s`).Scan(&now, &remembered, &unsent)
+	return now, remembered, unsent, l.fail(err, "asking which server it is")
 }
 
-// SetServer remembers a server, as Server named it, as one that has everything that was ever acknowledged.
-func (l *Ledger) SetServer(ctx context.Context, server string) error {
+// SetServer remembers a server, as Server named it, as one that has everything that was ever acknowledged, but for some shards.
+func (l *Ledger) SetServer(ctx context.Context, server string, unsent []int) error {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	_, err := l.pool.Exec(ctx, `UPDATE settings SET server = $1`, server)
+	_, err := l.pool.Exec(ctx, `UPDATE settings SET server = $1, unsent = coalesce($2::integer[], '{}')`, server, unsent)
 	return l.fail(err, "remembering the server")
 }
 

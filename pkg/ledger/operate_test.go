@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -324,15 +325,17 @@ func TestStatus(t *testing.T) {
 	if ws, err := l.Workers(t.Context()); err != nil || len(ws) != 0 {
 		t.Errorf("workers %+v, %v", ws, err)
 	}
-	now, remembered, err := l.Server(t.Context())
+	now, remembered, _, err := l.Server(t.Context())
 	if err != nil || !strings.Contains(now, "/") || remembered != "" {
 		t.Errorf("server %q, remembered %q, %v", now, remembered, err)
 	}
-	if err := l.SetServer(t.Context(), now); err != nil {
-		t.Error(err)
-	}
-	if again, remembered, err := l.Server(t.Context()); err != nil || again != now || remembered != now {
-		t.Errorf("server %q, remembered %q, %v", again, remembered, err)
+	for _, unsent := range [][]int{{3, 0}, nil} {
+		if err := l.SetServer(t.Context(), now, unsent); err != nil {
+			t.Error(err)
+		}
+		if again, remembered, left, err := l.Server(t.Context()); err != nil || again != now || remembered != now || !slices.Equal(left, unsent) {
+			t.Errorf("server %q, remembered %q without %v, %v", again, remembered, left, err)
+		}
 	}
 }
 

@@ -76,19 +76,26 @@ func TestWhatADeadWorkerHadInHandHoldsNothingUp(t *testing.T) {
 }
 
 // The database goes back to what a standby had that was promoted without the newest commits: a new timeline. The
-// worker that had them acknowledged is gone, and one that starts afresh must notice.
+// worker that had them acknowledged is gone, and one that starts afresh must notice. A shard that has another installation's
+// data at that time is sent again once it is ours again, by whichever worker runs then.
 func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	postgres := testkit.PostgresServer(t)
 	s := newShopOn(t, testkit.Redis(t), stores.On(t, postgres, shards))
 	s.load(t, "truffle", 40)
+	strange := drop.LotID("hat")
+	for strange.Shard(shards) == drop.LotID("truffle").Shard(shards) || strange.Shard(shards) == drop.LotID("lost").Shard(shards) {
+		strange += "s"
+	}
+	s.load(t, strange, 40)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	data := filepath.Join(postgres.Dir(), "data")
 	s.whileDown(t, func() { run(t, "cp", "-a", data, data+".standby") })
 	s.sell(t, "truffle", 1, 20) // nothing follows it, so that no gap shows
+	s.sell(t, strange, 1, 10)
 	s.load(t, "lost", 5)
 	if _, err := s.drain(t, worker.Options{}); err != nil {
 		t.Fatal(err)
@@ -106,9 +113,17 @@ func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	meta := keyOf(t, s, "drop:{*}:lot:"+string(strange), ":lot:"+string(strange), ":meta")
+	owner := s.do(t, "HGET", meta, "owner")
+	s.do(t, "HSET", meta, "owner", "somebody-else/4")
 	sum, err := s.drain(t, worker.Options{})
 	if !fault.Is(err, fault.Partial) || sum.Entries != 0 || sum.Events != 20+10 || sum.Parked != 1 {
 		t.Errorf("did %+v: %v", sum, err)
+	}
+	s.do(t, "HSET", meta, "owner", owner)
+	sum, err = s.drain(t, worker.Options{Only: []worker.Part{worker.Relay, worker.Finalise}})
+	if err != nil || sum.Entries != 0 || sum.Events != 10+5 || sum.Duplicates != 0 {
+		t.Errorf("once the shard was back it did %+v: %v", sum, err)
 	}
 	s.mustAgree(t)
 	if dead, err := s.ledger.DeadLetters(t.Context(), "lost", 0, 10); err != nil || len(dead) != 1 || dead[0].Code != fault.NotFound {

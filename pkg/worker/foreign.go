@@ -16,7 +16,7 @@ import (
 // errLeftAlone says that a shard is not ours and others are.
 var errLeftAlone = errors.New("the shard has another installation's data and is left alone")
 
-// sayAgain is how often it is said that a shard is left alone.
+// sayAgain is how often it is said that a shard is left alone, and what else waits for somebody.
 const sayAgain = time.Minute
 
 // ours looks at a shard. Errors: errLeftAlone if it holds another installation's data; fault.Foreign if all of Redis does.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,13 +17,13 @@ const (
 	guardSoon  = 200 * time.Millisecond // while a shard stays shut only until the ledger has its last events
 )
 
-// guard lets the guardian look at every shard once a second, and says what it finds when that changes.
+// guard lets the guardian look at every shard once a second, and says what it finds.
 func (w *Worker) guard(ctx context.Context) error {
 	g := &recovery.Guardian{Stock: w.stock, Ledger: w.ledger, Rebuild: w.opt.Rebuild, Installation: w.opt.Installation, Shards: w.opt.Shards}
 	if w.opt.Queue != nil {
 		g.Barrier = w.opt.Queue.Barrier
 	}
-	said := map[string]bool{}
+	said := spoken{}
 	var frozen map[drop.LotID]fault.Code
 	away := false
 	for {
@@ -31,7 +32,9 @@ func (w *Worker) guard(ctx context.Context) error {
 			w.tryAgain()
 		}
 		away = err != nil
-		said = w.say(said, findings, err == nil)
+		for _, f := range said.news(findings, err == nil, time.Now()) {
+			w.sayFinding(f)
+		}
 		w.pass(findings, err == nil)
 		switch {
 		case fatal(err):
@@ -61,23 +64,26 @@ func (w *Worker) pass(findings []recovery.Finding, complete bool) {
 	w.findings, w.passed = findings, complete
 }
 
-// say logs the findings that the pass before did not have, and returns what is said now. A pass that could not look
-// everywhere takes nothing back.
-func (w *Worker) say(said map[string]bool, findings []recovery.Finding, complete bool) map[string]bool {
-	now := map[string]bool{}
+// spoken is when a finding was logged last.
+type spoken map[string]time.Time
+
+// news returns the findings to log: those that the pass before did not have, and once a minute those that somebody has to act
+// on, since nobody else may tell of them, as in a worker with no other part. A pass that could not look everywhere takes
+// nothing back.
+func (s spoken) news(findings []recovery.Finding, complete bool, now time.Time) (news []recovery.Finding) {
+	found := map[string]bool{}
 	for _, f := range findings {
 		key := fmt.Sprint(f.Shard, f.Action, f.Reason, f.Lots, f.Late, f.Err)
-		if !said[key] {
-			w.sayFinding(f)
-		}
-		now[key] = true
-	}
-	if !complete {
-		for key := range said {
-			now[key] = true
+		found[key] = true
+		if last, known := s[key]; !known || (f.Action == recovery.Frozen || f.Late) && now.Sub(last) >= sayAgain {
+			s[key] = now
+			news = append(news, f)
 		}
 	}
-	return now
+	if complete {
+		maps.DeleteFunc(s, func(key string, _ time.Time) bool { return !found[key] })
+	}
+	return news
 }
 
 func (w *Worker) sayFinding(f recovery.Finding) {

@@ -46,10 +46,11 @@ type Journal interface {
 	// Gaps returns places in a lot's history that the ledger has not got although it has had later ones for
 	// at least that long.
 	Gaps(ctx context.Context, open time.Duration) ([]drop.Gap, error)
-	// Server names the server with its timeline and the time it was started, and what SetServer was told last. They
-	// differ when it was restarted since, another one has taken over, or the database was put back.
-	Server(ctx context.Context) (now, remembered string, err error)
-	SetServer(ctx context.Context, server string) error
+	// Server names the server with its timeline and the time it was started, and what SetServer was told last: the server that
+	// has all that was acknowledged, and the shards of which it may lack something. now is another one when it was restarted
+	// since, a standby has taken over, or the database was put back.
+	Server(ctx context.Context) (now, remembered string, unsent []int, err error)
+	SetServer(ctx context.Context, server string, unsent []int) error
 	// LockResend makes the worker the only one that sends again what a server lacks, until unlock; fault.Busy while
 	// another one is.
 	LockResend(ctx context.Context) (unlock func(), err error)

@@ -58,13 +58,13 @@ func (w *Worker) upkeep(ctx context.Context) error {
 }
 
 // watchServer sends again whatever the outbox still has when the database has been started anew, is on another server, or
-// on another timeline than it remembers: what it had confirmed before, and was acknowledged for, may be missing now. One
-// worker does it for all; it is not settled as long as another one is at it.
+// on another timeline than it remembers: what it had confirmed before, and was acknowledged for, may be missing now. Shards
+// that could not be sent then are sent as soon as they can be. One worker does it for all; it is not settled as long as another
+// one is at it.
 func (w *Worker) watchServer(ctx context.Context) (settled bool, err error) {
 	w.resending.Lock()
 	defer w.resending.Unlock()
-	now, remembered, err := w.ledger.Server(ctx)
-	if err != nil || now == remembered {
+	if todo, err := w.unsent(ctx); len(todo.shards) == 0 || err != nil {
 		return err == nil, err
 	}
 	unlock, err := w.ledger.LockResend(ctx)
@@ -75,30 +75,63 @@ func (w *Worker) watchServer(ctx context.Context) (settled bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	// Another worker may have done it just now.
-	if now, remembered, err = w.ledger.Server(ctx); err != nil || now == remembered {
+	todo, err := w.unsent(ctx) // another worker may have done it just now
+	if len(todo.shards) == 0 || err != nil {
 		return err == nil, err
 	}
-	if remembered != "" {
-		w.log.Warn("PostgreSQL was restarted, put back or replaced; sending again what the ledger has not folded and the outbox still has", "before", remembered, "now", now)
+	if todo.before != "" {
+		w.log.Warn("PostgreSQL was restarted, put back or replaced; sending again what the ledger has not folded and the outbox still has", "before", todo.before, "now", todo.server)
 	}
-	if err := w.resendAll(ctx); err != nil {
-		return false, err
+	left, err := w.resendShards(ctx, todo.shards)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
 	}
 	// The server that was asked before sending: if another one takes over meanwhile, all is sent once more.
-	return true, w.ledger.SetServer(ctx, now)
+	err = errors.Join(err, w.ledger.SetServer(ctx, todo.server, append(todo.alone, left...)))
+	return err == nil, err
 }
 
-// resendAll sends again every kept event that the ledger has not folded, also of lots that it does not know any
-// more: those become dead letters, which somebody sees.
-func (w *Worker) resendAll(ctx context.Context) error {
-	present, err := w.stock.Lots(ctx)
+// toSend is what a server of PostgreSQL may lack.
+type toSend struct {
+	server, before string // before: the one that is remembered, if that is another one
+	shards         []int  // to be sent again
+	alone          []int  // that would have to be, but are not ours at present
+}
+
+// unsent finds out what is to be sent again. A shard that is left alone is so until it is ours again.
+func (w *Worker) unsent(ctx context.Context) (toSend, error) {
+	now, remembered, shards, err := w.ledger.Server(ctx)
 	if err != nil {
-		return err
+		return toSend{}, err
+	}
+	todo := toSend{server: now}
+	if now != remembered {
+		todo.before = remembered
+		for shard := range w.opt.Shards {
+			todo.shards = append(todo.shards, shard)
+		}
+		return todo, nil
+	}
+	for _, shard := range shards {
+		if _, err := w.ours(ctx, shard); errors.Is(err, errLeftAlone) {
+			todo.alone = append(todo.alone, shard)
+		} else { // also one that does not answer: that is told when it is sent
+			todo.shards = append(todo.shards, shard)
+		}
+	}
+	return todo, nil
+}
+
+// resendShards sends again every kept event of some shards that the ledger has not folded, also of lots that it does not know
+// any more: those become dead letters, which somebody sees. It returns the shards that were left alone or with which that failed.
+func (w *Worker) resendShards(ctx context.Context, shards []int) (left []int, err error) {
+	present, err := w.stock.LotsOf(ctx, shards)
+	if err != nil {
+		return shards, err
 	}
 	known, err := w.ledger.Lots(ctx)
 	if err != nil {
-		return err
+		return shards, err
 	}
 	from := map[drop.LotID]drop.Watermark{}
 	for _, lot := range present {
@@ -107,7 +140,18 @@ func (w *Worker) resendAll(ctx context.Context) error {
 	for _, lot := range known {
 		from[lot.Lot] = lot.Watermark
 	}
-	return w.resend(ctx, from, func(drop.Event) bool { return true })
+	lots := w.byShard(from)
+	var errs []error
+	for _, shard := range shards {
+		err := w.resendShard(ctx, shard, lots[shard], func(drop.Event) bool { return true })
+		if err != nil {
+			left = append(left, shard)
+		}
+		if !errors.Is(err, errLeftAlone) {
+			errs = append(errs, err)
+		}
+	}
+	return left, errors.Join(errs...)
 }
 
 // fillGaps sends again what the outbox still has of every gap that has been open for longer than age, and
@@ -159,6 +203,17 @@ func (w *Worker) dueAgain(gap drop.Gap, now time.Time) bool {
 // resend applies the kept and wanted events of these lots behind their watermarks, whether they were
 // acknowledged or not. In the end it has paid tokens only for what was news to the ledger.
 func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark, wanted func(drop.Event) bool) error {
+	var errs []error // of shards: the others are not kept waiting
+	for shard, lots := range w.byShard(from) {
+		if err := w.resendShard(ctx, shard, lots, wanted); !errors.Is(err, errLeftAlone) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// byShard groups lots by their shards.
+func (w *Worker) byShard(from map[drop.LotID]drop.Watermark) map[int]map[drop.LotID]drop.Watermark {
 	shards := map[int]map[drop.LotID]drop.Watermark{}
 	for lot, at := range from {
 		shard := lot.Shard(w.opt.Shards)
@@ -167,19 +222,15 @@ func (w *Worker) resend(ctx context.Context, from map[drop.LotID]drop.Watermark,
 		}
 		shards[shard][lot] = at
 	}
-	var errs []error // of shards: the others are not kept waiting
-	for shard, lots := range shards {
-		errs = append(errs, w.resendShard(ctx, shard, lots, wanted))
-	}
-	return errors.Join(errs...)
+	return shards
 }
 
+// resendShard sends again what one shard has of these lots. Errors: errLeftAlone; those of the stores.
 func (w *Worker) resendShard(ctx context.Context, shard int, lots map[drop.LotID]drop.Watermark, wanted func(drop.Event) bool) error {
-	_, err := w.ours(ctx, shard)
-	if errors.Is(err, errLeftAlone) {
+	if len(lots) == 0 {
 		return nil
 	}
-	if err != nil {
+	if _, err := w.ours(ctx, shard); err != nil {
 		return err
 	}
 	kept, err := w.stock.EventsReadSince(ctx, shard, lots)

@@ -35,8 +35,6 @@ type Stock interface {
 
 	// SetUp tells whose data Redis has: ours if any shard's is.
 	SetUp(ctx context.Context) (installation string, shards int, err error)
-	// Lots returns every lot that Redis has.
-	Lots(ctx context.Context) ([]drop.LotID, error)
 	// Sweep takes back at most limit due holds of a shard.
 	Sweep(ctx context.Context, shard, limit int) (drop.SweepOutcome, error)
 	// Settle refunds what nobody has paid for.

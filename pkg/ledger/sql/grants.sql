@@ -5,7 +5,7 @@ REVOKE ALL ON settings, dropctl_migrations, lots, lot_epochs, reservation_events
     charges, charge_refunds, hooks, hook_deliveries, hook_lots FROM {role};
 GRANT USAGE ON SCHEMA {schema} TO {role};
 GRANT SELECT ON settings, dropctl_migrations TO {role};
-GRANT UPDATE (server) ON settings TO {role};
+GRANT UPDATE (server, unsent) ON settings TO {role};
 GRANT UPDATE (settled_at, settled_why, settled_by, settled_reason, told) ON refunds_due TO {role};
 GRANT UPDATE (settled_at, settled_how) ON dead_letters TO {role};
 GRANT UPDATE (ended_at, outcome, detail) ON repairs TO {role};
