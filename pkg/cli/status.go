@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -172,31 +171,14 @@ func (a *app) askStock(ctx context.Context, f *statusFacts, in ledger.Installati
 	} else if owner != "" && in.ID != "" && owner != in.ID {
 		return fault.New(fault.Foreign, "its data belongs to another installation than PostgreSQL's")
 	}
-	foreign, err := s.ForeignShards(ctx)
-	if err != nil {
-		return err
-	}
-	f.strange = func(lot drop.LotID) bool { return slices.Contains(foreign, lot.Shard(s.Shards())) }
-	for shard := range s.Shards() {
-		if slices.Contains(foreign, shard) {
-			continue
-		}
-		out, err := s.OutboxState(ctx, shard)
-		if err != nil {
-			return err
-		}
-		f.outbox = append(f.outbox, out)
-	}
-	var ids []drop.LotID
-	for _, lot := range f.lots {
-		ids = append(ids, lot.Lot)
-	}
-	if !f.listed { // also where PostgreSQL fell silent before it had named them
-		if ids, err = s.Lots(ctx); err != nil {
-			return err
+	var ids []drop.LotID // nil, too, where PostgreSQL fell silent before it had named them
+	if f.listed {
+		ids = make([]drop.LotID, len(f.lots))
+		for i, lot := range f.lots {
+			ids[i] = lot.Lot
 		}
 	}
-	f.states, err = s.LotStates(ctx, slices.DeleteFunc(ids, f.strange))
+	f.stock, err = wire.LookAtStock(ctx, s, ids)
 	return err
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,11 +22,8 @@ type statusFacts struct {
 	ceiling  int64 // of a shard's outbox, in bytes
 
 	// From Redis.
-	full   error // fault.OutOfMemory
-	outbox []drop.OutboxState
-	states map[drop.LotID]drop.LotState
-	// strange reports whether a lot belongs into a shard that has another installation's data; nil: Redis was silent.
-	strange func(drop.LotID) bool
+	full  error // fault.OutOfMemory
+	stock wire.StockLook
 
 	// From PostgreSQL.
 	lots     []drop.LedgerLot
@@ -194,8 +192,9 @@ func (f statusFacts) view() statusView {
 		v.Lines = append(v.Lines, statusLine{level, code, fmt.Sprintf(format, args...), next})
 	}
 	f.sayStores(say)
+	f.sayBroken(say)
 	v.Lots = f.lotsView(f.sayLots(say))
-	backlog := drop.BacklogOf(f.outbox, f.states, f.progress, f.now)
+	backlog := drop.BacklogOf(f.stock.Outboxes, f.stock.States, f.progress, f.now)
 	if f.redis.Reachable {
 		v.Outbox, v.Backlog = new(f.outboxTotals()), new(wire.ViewBacklog(backlog, f.ceiling))
 		f.sayBacklog(say, backlog)
@@ -230,11 +229,31 @@ func (f statusFacts) sayStores(say sayFunc) {
 	}
 }
 
+// sayBroken names the keys of dropctl that something else is in, and the lots that sell nothing for that reason.
+func (f statusFacts) sayBroken(say sayFunc) {
+	for _, shard := range slices.Sorted(maps.Keys(f.stock.Broken)) {
+		var lots []drop.LotID
+		for _, l := range f.lots {
+			if l.Seen && l.Lot.Shard(f.stock.Shards) == shard {
+				lots = append(lots, l.Lot)
+			}
+		}
+		for _, key := range f.stock.Broken[shard] {
+			what := key.What
+			if len(lots) > 0 {
+				what += "; nothing is sold from " + drop.SomeLots(lots)
+			}
+			say(levelBad, "", key.Fix, "%s", what)
+		}
+	}
+}
+
 // sortedLots are the lots, each where it is worst.
 type sortedLots struct {
 	lotCounts
 
 	bad          map[fault.Code][]drop.LotID // those that cannot be sold, by what is wrong with them
+	damaged      []drop.LotID
 	neverLoaded  []drop.LotID
 	halfArchived []drop.LotID // whatever else they are
 }
@@ -256,14 +275,16 @@ func (f statusFacts) sortLot(s *sortedLots, l drop.LedgerLot) {
 		*count++
 		s.bad[code] = append(s.bad[code], l.Lot)
 	}
-	state, loaded := f.states[l.Lot]
+	state, loaded := f.stock.States[l.Lot]
 	switch {
 	case l.Stopped != "":
 		bad(&s.Stopped, l.Stopped)
 	case !f.redis.Reachable:
 		s.Unknown++
-	case f.strange != nil && f.strange(l.Lot) && l.Seen:
+	case f.stock.Strange(l.Lot) && l.Seen:
 		bad(&s.Frozen, fault.Foreign)
+	case f.stock.BrokenAt(l.Lot) && l.Seen: // told by its shard
+		s.Frozen++
 	case !loaded && l.Archive == drop.ArchiveBegun:
 		s.NotLoaded++
 	case !loaded && l.Seen:
@@ -271,6 +292,9 @@ func (f statusFacts) sortLot(s *sortedLots, l drop.LedgerLot) {
 	case !loaded:
 		s.NotLoaded++
 		s.neverLoaded = append(s.neverLoaded, l.Lot)
+	case state.Damaged != "":
+		s.Frozen++
+		s.damaged = append(s.damaged, l.Lot)
 	case !state.Sells():
 		bad(&s.Frozen, state.FreezeReason())
 	case state.Status == drop.Paused:
@@ -288,6 +312,9 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 	for _, code := range sortedKeys(lots.bad) {
 		say(levelBad, code, nextFor(code, lots.bad[code]), "%s: %s", strings.ToLower(fault.Lookup(code).Title), drop.SomeLots(lots.bad[code]))
 	}
+	if len(lots.damaged) > 0 {
+		say(levelBad, fault.FreezeDiffers, nextFor(fault.FreezeDiffers, lots.damaged), "damaged in Redis: %s", drop.SomeLots(lots.damaged))
+	}
 	if len(lots.neverLoaded) > 0 {
 		say(levelWarn, fault.LotNotLoaded, "dropctl seed", "created but never loaded: %s", drop.SomeLots(lots.neverLoaded))
 	}
@@ -304,7 +331,7 @@ func (f statusFacts) sayLots(say sayFunc) lotCounts {
 	if lots.Selling > 0 {
 		say(levelOK, "", "dropctl lot list", "%s open", lotsAre(lots.Selling))
 	}
-	if f.redis.Reachable && f.database.Reachable && len(f.lots)+len(f.states) == 0 {
+	if f.redis.Reachable && f.database.Reachable && len(f.lots)+len(f.stock.States) == 0 {
 		say(levelOK, "", "dropctl seed LOT --stock N", "no lots yet")
 	}
 	return lots.lotCounts
@@ -317,7 +344,7 @@ func (f statusFacts) allLots() []drop.LedgerLot {
 	for _, l := range f.lots {
 		known[l.Lot] = true
 	}
-	for id := range f.states {
+	for id := range f.stock.States {
 		if !known[id] {
 			all = append(all, drop.LedgerLot{Definition: drop.Definition{Lot: id}, Seen: true})
 		}
@@ -328,7 +355,7 @@ func (f statusFacts) allLots() []drop.LedgerLot {
 
 func (f statusFacts) outboxTotals() outboxView {
 	var v outboxView
-	for _, o := range f.outbox {
+	for _, o := range f.stock.Outboxes {
 		v.Entries, v.Bytes, v.Pending = v.Entries+o.Length, v.Bytes+o.Bytes, v.Pending+o.Pending
 		if age := f.now.Sub(o.Oldest); !o.Oldest.IsZero() && (v.Oldest == nil || age > *v.Oldest) {
 			age = max(age, 0)

@@ -131,9 +131,7 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) dro
 		n.Remedy = s.level.remedy()
 	}
 	for i, shard := range shards {
-		for _, m := range types[i].misplaced() {
-			n.Misplaced = append(n.Misplaced, drop.MisplacedKey{Key: m.key, What: m.String(), Fix: m.fix()})
-		}
+		n.Misplaced = append(n.Misplaced, misplacedKeys(types[i])...)
 		if err := doors[i].Err(); err != nil {
 			n.NoDoors = whyNot(err)
 			continue
@@ -141,6 +139,33 @@ func (s *Stock) ask(ctx context.Context, client *redis.Client, shards []int) dro
 		n.Doors = append(n.Doors, readDoor(shard, doors[i].Val(), n.Info))
 	}
 	return n
+}
+
+// MisplacedKeys returns, of each shard that has any, the keys of ours that something else is in, lots left out: those say so
+// themselves. It takes one round trip.
+func (s *Stock) MisplacedKeys(ctx context.Context) (map[int][]drop.MisplacedKey, error) {
+	pipe := s.server.Pipeline()
+	looks := make([]typeLook, len(s.shards))
+	for i, sh := range s.shards {
+		looks[i] = lookAtTypes(ctx, pipe, sh.keys.gated())
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, wireFault(s.target, err, false)
+	}
+	found := map[int][]drop.MisplacedKey{}
+	for i, look := range looks {
+		if keys := misplacedKeys(look); len(keys) > 0 {
+			found[i] = keys
+		}
+	}
+	return found, nil
+}
+
+func misplacedKeys(look typeLook) (keys []drop.MisplacedKey) {
+	for _, m := range look.misplaced() {
+		keys = append(keys, drop.MisplacedKey{Key: m.key, What: m.String(), Fix: m.fix()})
+	}
+	return keys
 }
 
 // askScripts finds out how many of this program's scripts the server has ready, and of which other versions it has any.

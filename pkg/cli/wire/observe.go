@@ -246,41 +246,20 @@ func (o *Observer) showHooks(hooks []drop.HookState, now time.Time) {
 // counts as lag and never as the opposite.
 func (o *Observer) lookAtRedis(ctx context.Context) error {
 	progress := o.askProgress(ctx)
-	foreign, err := o.stock.ForeignShards(ctx)
+	look, err := LookAtStock(ctx, o.stock, nil)
 	if err != nil {
 		return err
 	}
-	strange := func(lot drop.LotID) bool { return slices.Contains(foreign, lot.Shard(o.stock.Shards())) }
-	var outboxes []drop.OutboxState
-	for shard := range o.stock.Shards() {
-		if slices.Contains(foreign, shard) { // not ours to tell
-			continue
-		}
-		out, err := o.stock.OutboxState(ctx, shard)
-		if err != nil {
-			return err
-		}
-		outboxes = append(outboxes, out)
-	}
-	lots, err := o.stock.Lots(ctx)
-	if err != nil {
-		return err
-	}
-	lots = slices.DeleteFunc(lots, strange)
-	states, err := o.stock.LotStates(ctx, lots)
-	if err != nil {
-		return err
-	}
-	o.showOutboxes(outboxes)
+	o.showOutboxes(look.Outboxes)
 	lost := 0 // lots of ours in shards that are not
 	if progress != nil {
 		seen := slices.DeleteFunc(slices.Clone(progress.Lots), func(l drop.LedgerLot) bool { return !l.Seen })
-		there := slices.DeleteFunc(slices.Clone(seen), func(l drop.LedgerLot) bool { return strange(l.Lot) })
+		there := slices.DeleteFunc(slices.Clone(seen), func(l drop.LedgerLot) bool { return look.Strange(l.Lot) })
 		lost = len(seen) - len(there)
-		o.showNotLoaded(there, states)
+		o.showNotLoaded(there, look.States)
 	}
-	o.showLots(states, lost)
-	o.showBacklog(drop.BacklogOf(outboxes, states, progress, time.Now()))
+	o.showLots(look, lost)
+	o.showBacklog(drop.BacklogOf(look.Outboxes, look.States, progress, time.Now()))
 	return nil
 }
 
@@ -350,20 +329,23 @@ func (o *Observer) showBacklog(b drop.Backlog) {
 }
 
 // showLots shows the lots of Redis. lost is how many there would be more if no shard were another installation's.
-func (o *Observer) showLots(states map[drop.LotID]drop.LotState, lost int) {
+func (o *Observer) showLots(look StockLook, lost int) {
 	frozen := map[string]float64{}
 	if lost > 0 {
 		frozen[known(fault.Foreign)] = float64(lost)
 	}
-	list := make([]drop.LotState, 0, len(states))
-	for lot, st := range states {
-		if why := st.FreezeReason(); why != "" {
+	list := make([]drop.LotState, 0, len(look.States))
+	for lot, st := range look.States {
+		switch why := st.FreezeReason(); {
+		case why != "":
 			frozen[known(why)]++
+		case st.Damaged != "" || look.BrokenAt(lot):
+			frozen[known(fault.FreezeDiffers)]++
 		}
 		st.Lot = lot
 		list = append(list, st)
 	}
-	o.gauges.Lots.Set(float64(len(states)))
+	o.gauges.Lots.Set(float64(len(look.States)))
 	o.frozen.set(frozen)
 
 	shown := mostOfInterest(list, o.opt.Lots)

@@ -193,21 +193,28 @@ func TestMetricsOfAWholeLife(t *testing.T) {
 	w.shows(t, `dropctl_lots_frozen{reason="operator"} = 1`, `dropctl_lots_stopped{reason="fork"} = 1`, `dropctl_lots_not_loaded = 1`, `dropctl_ledger_waiting_events = 2`)
 	note()
 
-	// Somebody else's data in the shard of a lot.
-	meta := strings.Split(w.lotKey(t, "cap"), "lot:")[0] + "meta"
-	owner, err := w.redis.Do(t.Context(), "HGET", meta, "owner")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mark := func(owner string) {
+	// Somebody else's data in the shard of a lot, and something else under one of its keys.
+	base := strings.Split(w.lotKey(t, "cap"), "lot:")[0]
+	do := func(args ...string) string {
 		t.Helper()
-		if _, err := w.redis.Do(t.Context(), "HSET", meta, "owner", owner); err != nil {
+		reply, err := w.redis.Do(t.Context(), args...)
+		if err != nil {
 			t.Fatal(err)
 		}
+		return strings.TrimSpace(reply)
+	}
+	owner := do("HGET", base+"meta", "owner")
+	mark := func(owner string) { t.Helper(); do("HSET", base+"meta", "owner", owner) }
+	for _, part := range []string{"outbox", "meta"} {
+		do("RENAME", base+part, "aside")
+		do("SET", base+part, "x")
+		w.shows(t, `dropctl_lots_frozen{reason="redis_differs"} > 0`, `dropctl_up{store="redis"} = 1`, `dropctl_lots_not_loaded = 1`)
+		do("RENAME", "aside", base+part)
+		w.shows(t, `dropctl_lots_frozen{reason="redis_differs"} = 0`)
 	}
 	mark("somebody-else/4")
 	w.shows(t, `dropctl_lots_frozen{reason="foreign_installation"} > 0`, `dropctl_up{store="redis"} = 1`, `dropctl_lots_not_loaded = 1`)
-	mark(strings.TrimSpace(owner))
+	mark(owner)
 	w.shows(t, `dropctl_lots_frozen{reason="foreign_installation"} = 0`, `dropctl_lot_sold_units{lot="cap"} = 7`)
 	stop()
 	w.shows(t, `dropctl_workers_alive{part="relay"} = 0`)

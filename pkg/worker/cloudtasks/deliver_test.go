@@ -98,7 +98,7 @@ func (sh *shop) work(t testing.TB) {
 	inBackground(t, func(ctx context.Context) error { _, err := w.Run(ctx); return err })
 	// A worker that sees a PostgreSQL for the first time sends it everything straight from the outbox.
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-		now, remembered, err := sh.ledger.Server(t.Context())
+		now, remembered, _, err := sh.ledger.Server(t.Context())
 		return err == nil && now == remembered, fmt.Sprintf("PostgreSQL is not known yet (%v)", err)
 	})
 }
