@@ -7,8 +7,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-// When Redis is full, nobody gets a hold any more; all that brings a drop to its end, and all that looks, still works, and
-// whoever looks is told.
+// When Redis is full, and has lost its functions, which it does not take again then, nobody gets a hold any more; all that
+// brings a drop to its end, and all that looks, still works, and whoever looks is told.
 func TestAFullRedisOnlyRefusesNewHolds(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -17,8 +17,10 @@ func TestAFullRedisOnlyRefusesNewHolds(t *testing.T) {
 		return mustJSON[map[string]any](t, env, "reserve", "hat", "--user", user)["id"].(string)
 	}
 	ann, bob, carl := hold("ann"), hold("bob"), hold("carl")
-	if _, err := redis.Do(t.Context(), "CONFIG", "SET", "maxmemory", "1mb"); err != nil {
-		t.Fatal(err)
+	for _, lost := range [][]string{{"CONFIG", "SET", "maxmemory", "1mb"}, {"FUNCTION", "FLUSH"}} {
+		if _, err := redis.Do(t.Context(), lost...); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, c := range []struct {
 		line string

@@ -301,7 +301,7 @@ func TestRetryDeadLetters(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The number of the epoch is not issued again, as after a database was put back: here the test puts it in.
-	if _, err := l.pool.Exec(t.Context(), `UPDATE lots SET open_epoch = 1 WHERE lot = $1`, string(lot)); err != nil {
+	if _, err := l.pool.Exec(t.Context(), `WITH issued AS (INSERT INTO lot_epochs VALUES ($1, 1, 0, 0, 'test', 'test')) UPDATE lots SET open_epoch = 1 WHERE lot = $1`, string(lot)); err != nil {
 		t.Fatal(err)
 	}
 	first := s

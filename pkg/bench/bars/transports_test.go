@@ -31,7 +31,7 @@ func BenchmarkThroughKafka(b *testing.B) {
 	// A worker that sees a PostgreSQL for the first time sends it everything straight from the outbox, so there is one before.
 	stop := work()
 	testkit.Eventually(b, 30*time.Second, func() (bool, string) {
-		now, remembered, err := p.ledger.Server(b.Context())
+		now, remembered, _, err := p.ledger.Server(b.Context())
 		return err == nil && now == remembered, "PostgreSQL is not known yet"
 	})
 	stop()
