@@ -33,7 +33,8 @@ type Stock interface {
 type Ledger interface {
 	ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Recorded, error)
 	Reservations(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error)
-	KnowsLot(ctx context.Context, lot drop.LotID) (bool, error)
+	// WhyAbsent is why Redis rightly has no such lot, nil if it should have it; err is why that is not known.
+	WhyAbsent(ctx context.Context, lot drop.LotID) (why, err error)
 	// DueOf returns what is due of a reservation for payments that paid for nothing; CloseDue records that their money was
 	// given back.
 	DueOf(ctx context.Context, id drop.ReservationID) (drop.Due, error)
@@ -130,7 +131,7 @@ type API struct {
 	limits   *Limits
 	engine   *admission
 	recorded *recorded
-	known    *knownLots
+	absent   *absentLots
 	lots     *catalogue
 	pages    chan struct{} // of reservations, being read
 	streams  *streams
@@ -147,7 +148,7 @@ func New(o Options) *API {
 	a.engine = newAdmission(o.Stock, a.metrics, o.Queue)
 	a.recorded = newRecorded(o.Ledger, o.LedgerWait, o.Lag, a.metrics)
 	a.document = sync.OnceValues(writeDocument)
-	a.known, a.lots, a.streams = newKnownLots(o.Ledger), &catalogue{stock: o.Stock}, newStreams(o.Stock, o.MaxStreams)
+	a.absent, a.lots, a.streams = newAbsentLots(o.Ledger), &catalogue{stock: o.Stock}, newStreams(o.Stock, o.MaxStreams)
 	a.pages = make(chan struct{}, pagesAtOnce)
 	o.Health.Need("serving", a.serving)
 	a.limits.refused = a.metrics.RateLimited

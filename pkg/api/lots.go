@@ -263,43 +263,43 @@ func sells(s drop.LotState) bool {
 	return s.Status == drop.Open && inWindow && s.Sells()
 }
 
-// aboutLot says more about a lot that Redis has not got: if the ledger has never heard of it either, it does not exist.
-// Where the ledger does not answer in time, Redis' word stays.
+// aboutLot says more about a lot that Redis has not got: by the ledger it may be archived, or have never been. Where the
+// ledger does not answer in time, Redis' word stays.
 func (a *API) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
 	if !fault.Is(err, fault.LotNotLoaded) {
 		return err
 	}
-	if known, asked := a.known.ask(ctx, lot); asked && !known {
-		return fault.New(fault.NotFound, "there is no lot %s", lot).WithHint("list what there is: dropctl lot list")
+	if why := a.absent.ask(ctx, lot); why != nil {
+		return why
 	}
 	return err
 }
 
-// knownLots asks the ledger whether it has heard of a lot. Somebody who makes ids up must not keep PostgreSQL busy: few
-// ask at a time, and an answer serves all who ask within a second.
-type knownLots struct {
+// absentLots asks the ledger why Redis has no such lot. Somebody who makes ids up must not keep PostgreSQL busy: few ask
+// at a time, and an answer serves all who ask within a second.
+type absentLots struct {
 	ledger Ledger
 	places chan struct{}
 
 	mu      sync.Mutex
-	answers map[drop.LotID]bool
+	answers map[drop.LotID]error
 	until   time.Time
 }
 
 const (
-	knownFor  = time.Second
-	knownMost = 10_000 // answers kept
-	knownAsk  = 8      // questions at a time
+	absentFor  = time.Second
+	absentMost = 10_000 // answers kept
+	absentAsk  = 8      // questions at a time
 )
 
-func newKnownLots(l Ledger) *knownLots {
-	return &knownLots{ledger: l, places: make(chan struct{}, knownAsk)}
+func newAbsentLots(l Ledger) *absentLots {
+	return &absentLots{ledger: l, places: make(chan struct{}, absentAsk)}
 }
 
-// ask reports whether the ledger knows a lot; asked is false if it does not say in time.
-func (k *knownLots) ask(ctx context.Context, lot drop.LotID) (known, asked bool) {
-	if known, asked = k.remembered(lot); asked {
-		return known, true
+// ask returns why Redis rightly has no such lot; nil if it should have it, or if the ledger does not say in time.
+func (k *absentLots) ask(ctx context.Context, lot drop.LotID) error {
+	if why, asked := k.remembered(lot); asked {
+		return why
 	}
 	ctx, cancel := context.WithTimeout(ctx, ledgerLook)
 	defer cancel()
@@ -307,26 +307,26 @@ func (k *knownLots) ask(ctx context.Context, lot drop.LotID) (known, asked bool)
 	case k.places <- struct{}{}:
 		defer func() { <-k.places }()
 	case <-ctx.Done():
-		return false, false
+		return nil
 	}
-	known, err := k.ledger.KnowsLot(ctx, lot)
+	why, err := k.ledger.WhyAbsent(ctx, lot)
 	if err != nil {
-		return false, false
+		return nil
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.answers) < knownMost {
-		k.answers[lot] = known
+	if len(k.answers) < absentMost {
+		k.answers[lot] = why
 	}
-	return known, true
+	return why
 }
 
-func (k *knownLots) remembered(lot drop.LotID) (known, asked bool) {
+func (k *absentLots) remembered(lot drop.LotID) (why error, asked bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now := time.Now(); !now.Before(k.until) {
-		k.answers, k.until = make(map[drop.LotID]bool), now.Add(knownFor)
+		k.answers, k.until = make(map[drop.LotID]error), now.Add(absentFor)
 	}
-	known, asked = k.answers[lot]
-	return known, asked
+	why, asked = k.answers[lot]
+	return why, asked
 }

@@ -81,8 +81,8 @@ func (a *app) lotIDs(ctx context.Context, _ string) ([]candidate, error) {
 	return list, nil
 }
 
-// aboutLot says more about an error that concerns a lot: its hint names the lot, and a lot that neither Redis nor the
-// ledger has does not exist. Where the ledger cannot be asked, Redis' word stays.
+// aboutLot says more about an error that concerns a lot: its hint names the lot, and of a lot that Redis has not got the
+// ledger may know that it is archived, or was never made. Where the ledger cannot be asked, Redis' word stays.
 func (a *app) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
 	err = named(err, "LOT", string(lot))
 	if !fault.Is(err, fault.LotNotLoaded) {
@@ -95,11 +95,10 @@ func (a *app) aboutLot(ctx context.Context, lot drop.LotID, err error) error {
 		return err
 	}
 	defer l.Close()
-	known, ledgerErr := l.Lots(ctx, []drop.LotID{lot})
-	if ledgerErr != nil || len(known) > 0 {
-		return err
+	if why, ledgerErr := l.WhyAbsent(ctx, lot); ledgerErr == nil && why != nil {
+		return why
 	}
-	return fault.New(fault.NotFound, "there is no lot %s", lot)
+	return err
 }
 
 // named puts a name into an error's hint, where it can only say LOT or ID. A hint that repeats a command stays as typed.

@@ -1,5 +1,7 @@
 package drop
 
+import "github.com/dropctl/dropctl/pkg/fault"
+
 // Archive says how far a lot has been put away.
 type Archive string
 
@@ -9,3 +11,15 @@ const (
 	ArchiveBegun Archive = "begun" // Redis may still have it, or have it no more
 	Archived     Archive = "done"
 )
+
+// WhyAbsent is why Redis rightly has no such lot, by what the ledger knows of it: it was never made, or is archived. It is
+// nil where Redis should have it.
+func WhyAbsent(lot LotID, known bool, archive Archive) error {
+	switch {
+	case !known:
+		return fault.New(fault.NotFound, "there is no lot %s", lot).WithHint("list what there is: dropctl lot list")
+	case archive != NotArchived:
+		return fault.New(fault.NotFound, "lot %s is archived: its sale is over for good", lot).WithHint("what was sold of it: dropctl reservation list --lot %s", lot)
+	}
+	return nil
+}

@@ -69,12 +69,17 @@ func texts[T ~string](ids []T) []string {
 	return out
 }
 
-// KnowsLot reports whether the ledger has a lot, archived or not.
-func (l *Ledger) KnowsLot(ctx context.Context, lot drop.LotID) (known bool, err error) {
+// WhyAbsent is why Redis rightly has no such lot, nil if it should have it (drop.WhyAbsent); err is why that is not known.
+func (l *Ledger) WhyAbsent(ctx context.Context, lot drop.LotID) (why, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	err = l.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM lots WHERE lot = $1)`, string(lot)).Scan(&known)
-	return known, l.fail(err, "looking for a lot")
+	var archive drop.Archive
+	err = l.pool.QueryRow(ctx, `SELECT archive FROM lots WHERE lot = $1`, string(lot)).Scan(&archive)
+	known := !errors.Is(err, pgx.ErrNoRows)
+	if known && err != nil {
+		return nil, l.fail(err, "looking for a lot")
+	}
+	return drop.WhyAbsent(lot, known, archive), nil
 }
 
 // Lots returns these lots, or all that are not archived for nil, sorted by id. One that the ledger does not know is

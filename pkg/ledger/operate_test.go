@@ -497,7 +497,7 @@ func TestASilentServerHoldsUpNoEnd(t *testing.T) {
 	proxy.CutReplies()
 	hanging := make(chan error, 1)
 	go func() {
-		_, err := l.KnowsLot(context.WithoutCancel(t.Context()), "lot")
+		_, err := l.WhyAbsent(context.WithoutCancel(t.Context()), "lot")
 		hanging <- err
 	}()
 	testkit.Eventually(t, 30*time.Second, func() (bool, string) { return l.pool.Stat().AcquiredConns() > 0, "nothing is asked" })

@@ -215,13 +215,13 @@ func (s *Shop) TakePayment(ctx context.Context, id drop.ReservationID, number in
 	return l.RecordPayment(ctx, id, number, p, calledBack)
 }
 
-// KnowsLot reports whether the ledger has a lot.
-func (s *Shop) KnowsLot(ctx context.Context, lot drop.LotID) (bool, error) {
+// WhyAbsent is why Redis rightly has no such lot, by the ledger.
+func (s *Shop) WhyAbsent(ctx context.Context, lot drop.LotID) (why, err error) {
 	l, err := s.Ledger()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return l.KnowsLot(ctx, lot)
+	return l.WhyAbsent(ctx, lot)
 }
 
 // Keys returns the API keys.
