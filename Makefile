@@ -23,6 +23,7 @@ deps: ## install what is missing: Redis >= 7.0, PostgreSQL >= 15, a C compiler, 
 
 .PHONY: demo
 demo: deps ## rehearse a whole drop on private servers: 10,000 users, then the verdict
+	@echo "compiling (a minute or two the first time)" >&2
 	@go run ./cmd/dropctl demo
 
 # The compiler keeps its own folder: it needs none in memory.

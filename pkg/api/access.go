@@ -239,7 +239,7 @@ func (a *Access) who(token string, given bool, host string) (drop.APIKey, error)
 			return drop.APIKey{}, keysUnknown
 		}
 		return drop.APIKey{}, fault.New(fault.Unauthorized, "the API key is not known").
-			WithHint("a key that was just made is known within seconds; see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope reserve,settle")
+			WithHint("a key that was just made is known within seconds; see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope read,reserve,settle")
 	}
 	if err := ended(key); err != nil {
 		return drop.APIKey{}, err
@@ -279,7 +279,7 @@ func (r *keyring) nobody(host string) (drop.APIKey, error) {
 		return drop.APIKey{}, keysUnknown
 	}
 	return drop.APIKey{}, fault.New(fault.Unauthorized, "an API key is needed").
-		WithHint("send it as Authorization: Bearer KEY (dropctl: --api-key-file FILE, or DROPCTL_API_KEY); make one: dropctl key create --tenant TENANT --scope reserve,settle")
+		WithHint("send it as Authorization: Bearer KEY (dropctl: --api-key-file FILE, or DROPCTL_API_KEY); make one: dropctl key create --tenant TENANT --scope read,reserve,settle")
 }
 
 // isThisMachine reports whether the Host of a request names the machine by a name of its own; HTTP/1.0 may name none.

@@ -97,7 +97,7 @@ func (a *app) reportBench(r bench.Result, limits []bench.Limit) error {
 		return err
 	}
 	if r.Behind {
-		a.note("the rate was missed: of %.6g operations a second %.6g were answered", r.Offered, r.Achieved)
+		a.note("the rate was missed: of %.0f operations a second %.0f were answered", r.Offered, r.Achieved)
 	}
 	err := r.Err()
 	if code, n, first := r.MostFrequent(); n > 0 && !fault.Is(err, code) { // else the error says so

@@ -18,11 +18,14 @@ func newCompletion(a *app) *cobra.Command {
 
 Write it to a file once; a shell that runs dropctl at every start opens slower.
 
-  bash        dropctl completion bash > ~/.local/share/bash-completion/completions/dropctl
+  bash        mkdir -p ~/.local/share/bash-completion/completions
+              dropctl completion bash > ~/.local/share/bash-completion/completions/dropctl
               (needs the package bash-completion)
   zsh         dropctl completion zsh > "${fpath[1]}/_dropctl"
-              (with "autoload -U compinit; compinit" in ~/.zshrc)
-  fish        dropctl completion fish > ~/.config/fish/completions/dropctl.fish
+              (a folder of $fpath that you may write to, before
+              "autoload -U compinit; compinit" in ~/.zshrc)
+  fish        mkdir -p ~/.config/fish/completions
+              dropctl completion fish > ~/.config/fish/completions/dropctl.fish
   powershell  dropctl completion powershell >> $PROFILE
 
 Packages of dropctl install these files themselves.`,
@@ -62,11 +65,7 @@ func completionScript(root *cobra.Command, shell string) (string, error) {
 	case "powershell":
 		err = root.GenPowerShellCompletionWithDesc(&b)
 	default:
-		f := fault.New(fault.Usage, "no completion for the shell %q", shell)
-		if near := fault.Nearest(shell, shells); near != "" {
-			return "", f.WithHint("did you mean dropctl completion %s?", near)
-		}
-		return "", f.WithHint("use one of: %s", strings.Join(shells, ", "))
+		return "", fault.New(fault.Usage, "no completion for the shell %q", shell).WithHint("use one of: %s", strings.Join(shells, ", "))
 	}
 	return b.String(), err
 }

@@ -20,11 +20,11 @@ type explainView struct {
 func newExplain(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain [CODE]",
-		Short: "Explain an error code, verdict or freeze reason",
+		Short: "Explain an error code, a verdict or a reason",
 		Long: `Explain a code: what it means, the risk to buyers, what to do. Without a code, list them all.
 
-Codes are the words in brackets behind an error, the verdicts of reconcile, the reasons why a
-shard is frozen and why the ledger has stopped a lot.`,
+Codes are the words in brackets behind an error, the verdicts of reconcile, and the reasons why a
+shard is frozen, why the ledger has stopped a lot, and why a payment is due for refund.`,
 		Example: `  dropctl explain sold_out
   dropctl explain drift
   dropctl explain -o wide`,

@@ -12,7 +12,7 @@ import (
 
 func newKey(a *app) *cobra.Command {
 	cmd := newGroup("key", "Make, list and revoke keys of the HTTP API", newKeyCreate(a), newKeyList(a), newKeyRevoke(a))
-	cmd.Example = `  dropctl key create --tenant shop --scope reserve,settle --name "web shop"
+	cmd.Example = `  dropctl key create --tenant shop --scope read,reserve,settle --name "web shop"
   dropctl key list
   dropctl key revoke k3bt7q2m`
 	return cmd

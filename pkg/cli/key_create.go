@@ -30,7 +30,7 @@ reservations. Scopes: read looks at lots and reservations, reserve takes holds, 
 releases, extends and refunds, admin changes lots. None includes another.
 
 With the first key, the API no longer answers callers without one.`,
-		Example: `  dropctl key create --tenant shop --scope reserve,settle
+		Example: `  dropctl key create --tenant shop --scope read,reserve,settle
   dropctl key create --tenant shop --scope read --name dashboard --expires 90d -o name > key.txt`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := readKey(&k, scopes); err != nil {

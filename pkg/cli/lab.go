@@ -29,13 +29,13 @@ everything and removes the data.`,
 type labView struct {
 	RedisURL    string `json:"redis_url" table:"DROPCTL_REDIS_URL"`
 	DatabaseURL string `json:"database_url" table:"DROPCTL_DATABASE_URL"`
-	OwnerURL    string `json:"owner_database_url" table:"OWNER'S URL"` // of the role that owns the schema: for dropctl migrate
+	OwnerURL    string `json:"owner_database_url" table:"OWNER'S URL"` // of the role that owns the database: for what the other one may not do
 	Server      string `json:"server" table:"SERVER"`                  // of the HTTP API, which needs no key on this machine
 }
 
 func (v labView) text() string {
 	return "export DROPCTL_REDIS_URL=" + shellQuoted(v.RedisURL) + "\nexport DROPCTL_DATABASE_URL=" + shellQuoted(v.DatabaseURL) +
-		"\n# for dropctl migrate: export DROPCTL_DATABASE_URL=" + shellQuoted(v.OwnerURL) +
+		"\n# for dropctl migrate, bench engine and simulate --rehearse: export DROPCTL_DATABASE_URL=" + shellQuoted(v.OwnerURL) +
 		"\n# the HTTP API: " + v.Server + "\n"
 }
 

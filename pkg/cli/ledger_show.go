@@ -178,7 +178,7 @@ func (a *app) showJournal(ctx context.Context, f ledger.ShowFilter) error {
 		return err
 	}
 	if len(rows) == 0 && a.errTerm.TTY {
-		a.note("the ledger has nothing of it")
+		a.note("the ledger has nothing of it; how far it is behind: dropctl status")
 	}
 	if more {
 		last := rows[limit-1]
@@ -195,7 +195,7 @@ type dueRowView struct {
 	User        string             `json:"user" table:"USER"`
 	Units       int64              `json:"units" table:"UNITS"`
 	Payment     string             `json:"payment" table:"PAYMENT"` // "" if none was named
-	Why         ledger.Why         `json:"why" table:"WHY"`         // paid_late, rejected, ghost or discarded
+	Why         fault.Code         `json:"why" table:"WHY"`         // paid_late, rejected, ghost or discarded
 	Epoch       int64              `json:"epoch" table:"EPOCH,wide"`
 	Seq         int64              `json:"seq" table:"SEQ,wide"`
 	Time        time.Time          `json:"time" table:"TIME"` // of the event that showed it

@@ -91,7 +91,7 @@ func (a *app) listReservations(ctx context.Context, f drop.ReservationFilter) er
 		return err
 	}
 	if len(views) == 0 && a.errTerm.TTY {
-		a.note("the ledger has no such reservation")
+		a.note("the ledger has no such reservation; how far it is behind: dropctl status")
 	}
 	if !more {
 		return nil

@@ -166,7 +166,7 @@ func (a *app) openAccess(ctx context.Context, s *server) error {
 	case mayHaveKeys(s.access):
 	case !loopback:
 		return fault.New(fault.Usage, "there is no API key, and --listen %s can be reached from elsewhere", a.cfg.Listen).WithField("listen").
-			WithHint("make a key first: dropctl key create --tenant TENANT --scope reserve,settle,read; or listen on 127.0.0.1")
+			WithHint("make a key first: dropctl key create --tenant TENANT --scope read,reserve,settle; or listen on 127.0.0.1")
 	default:
 		a.note("there is no API key: only this machine is answered, and anybody on it may do everything")
 	}

@@ -42,7 +42,7 @@ func Exits() []ExitMeaning {
 	}
 }
 
-// Code names one kind of error, verdict or freeze reason. The values are a public contract.
+// Code names one kind of error, a verdict or a reason. The values are a public contract.
 type Code string
 
 // Error codes.
@@ -105,7 +105,7 @@ const (
 	Unsupported   Code = "unsupported"
 )
 
-// Verdicts of reconcile and reasons for a frozen shard or a stopped lot; `explain` knows them too.
+// Verdicts of reconcile, and reasons for a frozen shard, a stopped lot or a refund that is due; `explain` knows them too.
 const (
 	VerdictOK      Code = "ok"
 	VerdictLagging Code = "lagging"
@@ -128,12 +128,17 @@ const (
 	StopOverCapacity Code = "over_capacity"
 	StopUnfoldable   Code = "unfoldable"
 	StopLoadMismatch Code = "load_mismatch"
+
+	// Why a payment is due for refund; a ghost is a reason, too.
+	DuePaidLate  Code = "paid_late"
+	DueRejected  Code = "rejected"
+	DueDiscarded Code = "discarded"
 )
 
 // Entry is what the table says about a code.
 type Entry struct {
 	Code    Code   `json:"code"`
-	Kind    string `json:"kind"` // error, verdict, freeze or stop
+	Kind    string `json:"kind"` // error, verdict, freeze, stop or refund
 	Exit    Exit   `json:"exit"`
 	HTTP    int    `json:"http"`    // 0: never an HTTP answer
 	Title   string `json:"title"`   // a short sentence, the RFC 9457 title
@@ -173,6 +178,8 @@ func All() []Entry {
 
 const noRisk = "none: nothing was changed"
 
+const giveBack = "give the money back, then say so: dropctl refund ID --due --reason WHY; all that is due: dropctl ledger show --refund-due"
+
 var table = []Entry{
 	{Failed, "error", ExitFailed, 500, "Unclassified failure", "dropctl met an error it has no name for; the text says what it was", "unknown: check the lot before trying again", "run the command again with --debug, then `dropctl status`"},
 	{Usage, "error", ExitUsage, 400, "Wrong usage", "a command, flag or argument is not as the command expects it", noRisk, "run the command with --help"},
@@ -196,7 +203,7 @@ var table = []Entry{
 	{Conflict, "error", ExitRefused, 409, "Conflict", "the thing is not in the state the call expected", noRisk, "look at it again and repeat with what is there now"},
 	{NeedsConfirm, "error", ExitUsage, 0, "Confirmation needed", "the command destroys or stops something and nobody could be asked", noRisk, "repeat it with --yes"},
 
-	{Unauthorized, "error", ExitRefused, 401, "Not authorized", "the API key is absent, malformed, unknown, expired or revoked", "a shop that calls with this key sells nothing", "see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope reserve,settle"},
+	{Unauthorized, "error", ExitRefused, 401, "Not authorized", "the API key is absent, malformed, unknown, expired or revoked", "a shop that calls with this key sells nothing", "see the keys: dropctl key list; make a new one: dropctl key create --tenant TENANT --scope read,reserve,settle"},
 	{Forbidden, "error", ExitRefused, 403, "Not allowed", "the API key does not have the scope that the call needs", noRisk, "use a key with the scope that is named, or make one: dropctl key create --tenant TENANT --scope SCOPE"},
 	{RateLimited, "error", ExitUnavailable, 429, "Too many requests", "the key, the user or the address has used up what it may ask for in this time", "none if repeated with the same key; some buyers have to wait a little", "wait as long as Retry-After says; the limits are --limit-key, --limit-user and --limit-address of the server"},
 	{MethodNotAllowed, "error", ExitUsage, 405, "Method not allowed", "the API has this path, but no call with this method", noRisk, "use a method that the answer's Allow header names"},
@@ -250,4 +257,8 @@ var table = []Entry{
 	{StopOverCapacity, "stop", ExitUnavailable, 0, "Over capacity", "Redis confirmed more units than the ledger has", "the rejected buyer must be refunded", "dropctl restore LOT"},
 	{StopUnfoldable, "stop", ExitUnavailable, 0, "Unfoldable", "an event does not fit the state before it", "nothing more is recorded for this lot", "see it: dropctl outbox list --lot LOT; try it again: dropctl outbox retry ID; or give it up: dropctl outbox discard ID --reason WHY; or rebuild the lot: dropctl restore LOT"},
 	{StopLoadMismatch, "stop", ExitUnavailable, 0, "Load mismatch", "a load brought other totals than the ledger had closed the epoch with", "nothing more is recorded for this lot", "dropctl restore LOT"},
+
+	{DuePaidLate, "refund", OK, 0, "Paid too late, or twice", "a confirm that was refused named a payment: the hold had ended, or another payment had bought the units before", "the money bought nothing", giveBack},
+	{DueRejected, "refund", OK, 0, "Rejected by the ledger", "the sale was confirmed beyond the lot's capacity, so that the ledger refused it", "the buyer has a confirmation and no units", giveBack},
+	{DueDiscarded, "refund", OK, 0, "Given up", "the event of a confirmed sale was discarded, so that the ledger does not count it", "the buyer has a confirmation and no units", giveBack},
 }

@@ -7,17 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
-// Why says why money must be given back.
-type Why string
-
-// The reasons.
+// Why money must be given back; dropctl explain tells of each.
 const (
-	WhyPaidLate  Why = "paid_late" // paid when the hold had ended
-	WhyRejected  Why = "rejected"  // confirmed, but the lot has no such unit
-	WhyGhost     Why = "ghost"     // confirmed in a life of the lot that Redis lost
-	WhyDiscarded Why = "discarded" // confirmed by an event that an operator discarded
+	WhyPaidLate  = fault.DuePaidLate  // the hold had ended, or was paid for before
+	WhyRejected  = fault.DueRejected  // confirmed, but the lot has no such unit
+	WhyGhost     = fault.StopGhost    // confirmed in a life of the lot that Redis lost
+	WhyDiscarded = fault.DueDiscarded // confirmed by an event that an operator discarded
 )
 
 // RefundDue is money for units nobody got.
@@ -26,12 +24,12 @@ type RefundDue struct {
 	User        string
 	Units       int64
 	Ref         string // payment reference; "" if none was given
-	Why         Why
+	Why         fault.Code
 	Event       drop.Watermark // the event that showed it
 	At          time.Time
 }
 
-func refundDue(ev drop.Event, user string, why Why) RefundDue {
+func refundDue(ev drop.Event, user string, why fault.Code) RefundDue {
 	return RefundDue{ev.Reservation, user, ev.Qty, ev.Ref, why, ev.Watermark(), ev.Time}
 }
 

@@ -58,14 +58,16 @@ func MakeSpace(ctx context.Context, o Options, stock string) (release func(), er
 		_, err = tx.Exec(ctx, `COMMENT ON SCHEMA `+schema+` IS '`+about+`'`)
 		return err
 	})
+	database, role := conn.Config().Database, conn.Config().User
 	release = func() { closeSoon(conn) }
 	if err == nil {
 		return release, nil
 	}
 	release()
 	if hasState(err, stateNoRight) {
-		return nil, fault.New(fault.Failed, "the role of the database URL may not create a schema in %s", target).WithField("database-url").
-			WithHint("let the owner of the database grant it: GRANT CREATE ON DATABASE … TO …; or name the URL of a role that may")
+		return nil, fault.New(fault.Unavailable, "the role %s may not create a schema in %s", role, target).WithField("database-url").
+			WithHint("let the owner of the database grant it: GRANT CREATE ON DATABASE %s TO %s; or name the URL of a role that may",
+				pgx.Identifier{database}.Sanitize(), pgx.Identifier{role}.Sanitize())
 	}
 	return nil, failure(target, err, "making a space")
 }

@@ -179,6 +179,17 @@ func TestARecordIsListedDownwards(t *testing.T) {
 	}
 }
 
+func TestNumbersInTablesHaveFourDigitsOrAreWhole(t *testing.T) {
+	for number, want := range map[float64]string{491.44694042: "491.4", 98765.4321: "98765", 0.26934: "0.2693", 1500: "1500", 0.00001234567: "0.00001235", -1234.5: "-1234", 0: "0"} {
+		type rate struct {
+			Rate float64 `json:"rate" table:"RATE"`
+		}
+		if got := print(t, Options{}, []rate{{number}}); got != "RATE\n"+want+"\n" {
+			t.Errorf("%v is %q", number, got)
+		}
+	}
+}
+
 func TestFields(t *testing.T) {
 	o := Options{Fields: []string{"notes", "lot"}}
 	if got := print(t, o, []lotView{view()}); got != "NOTES\tLOT\n\ttruffle-99\n" {

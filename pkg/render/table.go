@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -198,7 +199,7 @@ func (p *Printer) cellText(v reflect.Value) string {
 	case string:
 		return Clean(x)
 	case float64:
-		return strconv.FormatFloat(x, 'f', -1, 64)
+		return digits(x)
 	case object:
 		parts := make([]string, len(x))
 		for i, m := range x {
@@ -207,6 +208,15 @@ func (p *Printer) cellText(v reflect.Value) string {
 		return Clean(strings.Join(parts, " "))
 	}
 	return fmt.Sprint(doc)
+}
+
+// digits writes a number for people: whole where it is large, else with four digits that count. JSON has all of them.
+func digits(x float64) string {
+	if math.Abs(x) >= 1000 {
+		return strconv.FormatFloat(x, 'f', 0, 64)
+	}
+	short, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
+	return strconv.FormatFloat(short, 'f', -1, 64)
 }
 
 // Clean makes text safe for a terminal and a line: control characters, which could move the cursor or

@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -224,7 +225,7 @@ func adjusted(st *step, l Lot, newer []drop.Event) error {
 	if reason == Reason || (reason == "" && actor == "") {
 		return nil
 	}
-	err := fault.New(fault.Conflict, "the stock of lot %s was changed to %d by %s (%s) since the last seed", id, capacity, named(actor), named(reason))
+	err := fault.New(fault.Conflict, "the stock of lot %s was changed to %d by %s since the last seed%s", id, capacity, cmp.Or(actor, "somebody"), inBrackets(reason))
 	if st.seeded != nil && *st.seeded > capacity && reason == withoutRestock {
 		gone := *st.seeded - capacity
 		return err.WithHint("%s, since %d of its units are not to be sold again; to sell them, repeat with --overwrite-adjustments", st.wayToName(st.target.Stock-gone), gone)
@@ -241,11 +242,11 @@ func (st *step) wayToName(stock int64) string {
 	return fmt.Sprintf("set the stock of %s to %d in line %d of the file", st.target.Lot, stock, st.line)
 }
 
-func named(text string) string {
+func inBrackets(text string) string {
 	if text == "" {
-		return "not named"
+		return ""
 	}
-	return text
+	return " (" + text + ")"
 }
 
 // diff lists the fields in which two definitions of a lot differ.

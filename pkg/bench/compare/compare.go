@@ -131,7 +131,7 @@ func (a *arena) seek(ctx context.Context, entries []*entry) (err error) {
 
 // takeTurns lets all of them play, in another order each round: nobody always follows the same one.
 func (a *arena) takeTurns(ctx context.Context, entries []*entry) error {
-	a.o.Progress("measuring: %d users, %d lots of %d", a.o.Users, a.o.Lots, a.o.Stock)
+	a.o.Progress("measuring: %d users, lots: %d of %d units", a.o.Users, a.o.Lots, a.o.Stock)
 	l := load{a.o.Users, lotNames(a.o.Lots), a.warm, a.o.Duration}
 	for round := range a.o.Rounds {
 		for _, at := range rand.New(rand.NewPCG(a.o.Seed, uint64(round)+1)).Perm(len(entries)) {
@@ -149,7 +149,11 @@ func (a *arena) takeTurns(ctx context.Context, entries []*entry) error {
 
 // drills let each sell out, lose clients, and lose its server.
 func (a *arena) drills(ctx context.Context, entries []*entry) (err error) {
-	a.o.Progress("selling out, killing clients, ending servers")
+	if a.o.NoCrash {
+		a.o.Progress("selling out")
+	} else {
+		a.o.Progress("selling out, killing clients, ending servers")
+	}
 	missing := false
 	for _, e := range entries {
 		if e.sold, err = a.sellOut(ctx, e.Model, e.best); err != nil {

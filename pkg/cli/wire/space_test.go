@@ -68,7 +68,7 @@ func TestASpaceIsNoneOfTheShopsBusiness(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
 	ctx, s := t.Context(), openShop(t)
-	if _, err := wire.OpenSpace(ctx, s.settings(), noEnv, 4); !fault.Is(err, fault.Failed) || !strings.Contains(fault.HintOf(err), "GRANT CREATE ON DATABASE") {
+	if _, err := wire.OpenSpace(ctx, s.settings(), noEnv, 4); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.HintOf(err), `GRANT CREATE ON DATABASE "`+s.db.Name+`" TO "`+string(lab.App)+`";`) {
 		t.Errorf("without the right to it: %v, hint %s", err, fault.HintOf(err))
 	}
 	s.mustSeed(t, "lot,stock\nhat,3\n", seed.Options{})
