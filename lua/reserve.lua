@@ -289,11 +289,11 @@ local function look(lots, reply, k, known, q)
 end
 
 -- With many lots on sale nearly all requests are the only ones of their lots, of new users, with nothing that speaks against
--- them. Such a lot passes through no table of its own: `fresh` has what HSET wants for it, FRESH values, freshn in all. The events
+-- them. Such a lot, the j-th of the m with one request, is fresh, and passes through no table of its own: lives[j] and records[j] are stored
+-- for it; where it is not, lives[j] is false. There are freshn. The events
 -- of all such holds are one group, whose lines come as they are stored; only their numbers are put together here: for each of the m lots
 -- "seq", or "seq/epoch/deadline" where these are not as before, or '' if it is not fresh. due_at: when they are due, 0 where that differs.
-local FRESH = 5
-local fresh, freshn, numbers, due_at = {}, 0, {}, nil
+local lives, records, freshn, numbers, due_at = {}, {}, 0, {}, nil
 
 -- terms: what the lone requests of lots with these rules have in common; nil if the rules speak against them, or are not
 -- known yet. The last ones are kept: calls come faster than a ms passes.
@@ -321,13 +321,13 @@ local function look_at_lone(lots, reply, m)
   if m == 0 then return 2 end
   local qty, hold, at = A[2], A[3], 4
   if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' then return nil end
-  local A, KEYS, call, pack, unpacked, digits, fresh, numbers, now = A, KEYS, call, pack, unpacked, digits, fresh, numbers, now -- quicker
-  local n, all_at = 0, nil -- values in fresh; when its holds are due
+  local A, KEYS, call, pack, unpacked, digits, lives, records, numbers, now = A, KEYS, call, pack, unpacked, digits, lives, records, numbers, now -- quicker
+  local n, all_at = 0, nil -- how many are fresh; when they are due
   local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
   local told -- what the last number says
   for j = 1, m do
     local k = FIRST_LOT + j - 1
-    local key, attempt, mark, number = KEYS[k], A[at], A[at + 1], ''
+    local key, attempt, mark, fresh, number = KEYS[k], A[at], A[at + 1], false, ''
     if #attempt ~= ATTEMPT then return nil end
     local known = call('HMGET', key, 'live', 'rule', attempt, mark)
     if known[2] ~= rule_field then
@@ -345,15 +345,15 @@ local function look_at_lone(lots, reply, m)
           look_at(lot_of(key), due)
         end
         if deadline ~= all_at then all_at = all_at and 0 or deadline end
-        fresh[n + 1], fresh[n + 2], fresh[n + 3], fresh[n + 4], fresh[n + 5] =
-          key, 'live', pack(LIVE, available - qty, held + qty, seq + 1, now, due), mark, A[at + 2] .. number .. ending
-        n = n + FRESH
+        fresh = pack(LIVE, available - qty, held + qty, seq + 1, now, due)
+        records[j] = A[at + 2] .. number .. ending
+        n = n + 1
         reply[j + LONE_SLOT - 1] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
         if told ~= said then number, told = number .. said, said end
       end
     end
-    numbers[j] = number
-    if number == '' then
+    lives[j], numbers[j] = fresh, number
+    if not fresh then
       look(lots, reply, k, known, { id = lot_of(key), at = at, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = j + LONE_SLOT - 1 })
     end
     at = at + 3
@@ -364,7 +364,7 @@ end
 
 -- tell_fresh: the events of the fresh holds among the m lots, and what of them is to be filed.
 local function tell_fresh(m)
-  local n, lines, said = freshn / FRESH, ARGV[7], concat(numbers, ',', 1, m)
+  local n, lines, said = freshn, ARGV[7], concat(numbers, ',', 1, m)
   if n == 0 then return end
   unfiled, unfiledn = { fmt('%d', due_at), lines }, n
   if n < m or due_at == 0 then
@@ -415,7 +415,10 @@ local function look_at_all()
 end
 
 local function save_fresh()
-  for i = 1, freshn, FRESH do call('HSET', unpack(fresh, i, i + FRESH - 1)) end
+  local A, KEYS, call, lives, records = A, KEYS, call, lives, records
+  for j = 1, A[1] do
+    if lives[j] then call('HSET', KEYS[FIRST_LOT + j - 1], 'live', lives[j], A[3 * j + 2], records[j]) end
+  end
 end
 
 local function run()
