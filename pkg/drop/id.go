@@ -88,16 +88,27 @@ var attemptEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").Wit
 func AttemptOf(lot LotID, user, key string) string {
 	buf := make([]byte, 0, len(lot)+len(user)+len(key)+12)
 	buf = appendPart(appendPart(buf, string(lot)), user)
-	mark := sha256.Sum256(buf)
-	rest := sha256.Sum256(appendPart(buf, key))
 	var out [MarkLen + MarkLen]byte
-	attemptEncoding.Encode(out[:MarkLen], mark[:10])
-	attemptEncoding.Encode(out[MarkLen:], rest[:10])
+	encodeHash(out[:MarkLen], buf)
+	encodeHash(out[MarkLen:], appendPart(buf, key))
 	return string(out[:AttemptLen])
 }
 
 // MarkOf returns a user's mark in a lot: what all attempts of the user begin with.
-func MarkOf(lot LotID, user string) string { return AttemptOf(lot, user, "")[:MarkLen] }
+func MarkOf(lot LotID, user string) string {
+	var out [MarkLen]byte
+	encodeHash(out[:], appendPart(appendPart(nil, string(lot)), user))
+	return string(out[:])
+}
+
+// MarkIn returns the mark of an attempt's user.
+func MarkIn(attempt string) string { return attempt[:MarkLen] }
+
+// encodeHash writes the first 80 bits of a text's hash.
+func encodeHash(out, text []byte) {
+	hash := sha256.Sum256(text)
+	attemptEncoding.Encode(out, hash[:10])
+}
 
 func appendPart(buf []byte, part string) []byte {
 	return append(binary.BigEndian.AppendUint32(buf, uint32(len(part))), part...)

@@ -120,7 +120,7 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 	m.all = len(missing) > 0
 	for _, e := range events {
 		if attempt := e.Reservation.Attempt; attempt != "" {
-			m.users[attempt[:drop.MarkLen]], m.attempts[attempt] = true, true
+			m.users[drop.MarkIn(attempt)], m.attempts[attempt] = true, true
 		}
 	}
 	return m, nil
@@ -129,7 +129,7 @@ func (r *run) movedSince(ctx context.Context, at drop.LotState) (moved, error) {
 func (p *proof) users(redis records, counted map[string]drop.UserCount, m moved, seq int64) {
 	want := make(map[string]drop.UserCount, len(counted))
 	for _, r := range redis {
-		mark := r.ID.Attempt[:drop.MarkLen]
+		mark := drop.MarkIn(r.ID.Attempt)
 		u := want[mark]
 		u.Mark, u.User = mark, r.User
 		if r.State == drop.Held {
@@ -166,7 +166,7 @@ func (rs records) attach(wrong map[string]*drop.Fix) {
 		return
 	}
 	for _, r := range rs {
-		if f := wrong[r.ID.Attempt[:drop.MarkLen]]; f != nil {
+		if f := wrong[drop.MarkIn(r.ID.Attempt)]; f != nil {
 			f.Records = append(f.Records, r)
 		}
 	}

@@ -146,7 +146,7 @@ func (l *lane) answer(ctx context.Context, sh *shard, batch []*look, notReady er
 		args := make([]any, 0, 4+2*len(ks))
 		args = append(args, "HMGET", keys.lot(lot), "live", "frozen")
 		for _, k := range ks {
-			args = append(args, k.attempt, k.attempt[:drop.MarkLen])
+			args = append(args, k.attempt, drop.MarkIn(k.attempt))
 		}
 		replies[lot] = redis.NewSliceCmd(ctx, args...)
 		_ = pipe.Process(ctx, replies[lot])

@@ -66,7 +66,7 @@ func (s *Stock) packReserves(g *group) string {
 		for _, l := range g.lots[:g.lone] {
 			r := l.requests[0]
 			p.text(r.attempt)
-			p.text(r.attempt[:drop.MarkLen])
+			p.text(drop.MarkIn(r.attempt))
 			p.text("h", r.attempt[drop.MarkLen:], "\t", r.reserve.User, asked)
 		}
 	}
@@ -104,7 +104,7 @@ func (p *packer) reserves(rs []*request, batch string, differ bool) {
 		p.text(r.attempt)
 	}
 	for _, r := range rs {
-		p.text(r.attempt[:drop.MarkLen])
+		p.text(drop.MarkIn(r.attempt))
 	}
 	asked := askedOf(rs[0].reserve)
 	for i, r := range rs {

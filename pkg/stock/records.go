@@ -169,12 +169,12 @@ func (h hash) records(ctx context.Context, attempts []string) (map[string]string
 	attempts = slices.DeleteFunc(slices.Clone(attempts), func(a string) bool { return len(a) != drop.AttemptLen }) // as damaged counters may name one
 	names := make([]string, 0, 2*len(attempts))
 	for _, attempt := range attempts {
-		names = append(names, attempt, attempt[:drop.MarkLen])
+		names = append(names, attempt, drop.MarkIn(attempt))
 	}
 	fields, err := h.get(ctx, names)
 	out := make(map[string]string, len(attempts))
 	for _, attempt := range attempts {
-		for _, name := range []string{attempt[:drop.MarkLen], attempt} {
+		for _, name := range []string{drop.MarkIn(attempt), attempt} {
 			if a, record, ok := recordOf(name, fields[name]); ok && a == attempt && record != "" {
 				out[attempt] = record
 			}

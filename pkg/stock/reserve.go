@@ -18,7 +18,7 @@ func (s *Stock) Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcom
 	}
 	attempt := drop.AttemptOf(q.Lot, q.User, q.Key)
 	r := newRequest(reserveKind, q.Lot)
-	r.rival, r.attempt, r.reserve = attempt[:drop.MarkLen], attempt, q
+	r.rival, r.attempt, r.reserve = drop.MarkIn(attempt), attempt, q
 	res, err := s.do(ctx, s.shardOf(q.Lot), r)
 	if err != nil {
 		return drop.Outcome{}, err

@@ -148,7 +148,7 @@ type scriptCall struct {
 // reserveArgs are the values of one request as the engine packs them, numbers as text.
 func reserveArgs(lot drop.LotID, user, qty string) []string {
 	attempt := drop.AttemptOf(lot, user, "new")
-	return []string{string(lot), "1", "-1", "-1", "", attempt, attempt[:drop.MarkLen], "h" + attempt[drop.MarkLen:] + "\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0", "0"}
+	return []string{string(lot), "1", "-1", "-1", "", attempt, drop.MarkIn(attempt), "h" + attempt[drop.MarkLen:] + "\t" + user + "\t" + qty + "/0\t" + qty + "\t", "\tnew\tshop\t0\n", qty, "0", "0"}
 }
 
 // loneArgs are a request among those that are the only ones of their lots.
