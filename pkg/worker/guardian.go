@@ -57,11 +57,24 @@ func (w *Worker) guard(ctx context.Context) error {
 	}
 }
 
-// pass keeps what the guardian found, for until-idle.
+// pass keeps what the guardian found, for until-idle and silence.
 func (w *Worker) pass(findings []recovery.Finding, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.findings, w.passed = findings, complete
+}
+
+// silence is how long entries may stay with a worker that says nothing before this one records them, too. A shard that is
+// shut until the ledger has its last entries sells nothing meanwhile, and no later event shows that one is missing: there
+// they are taken soon, since it does no harm if their reader lives after all.
+func (w *Worker) silence(shard int) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waited := func(f recovery.Finding) bool { return f.Shard == shard && f.Action == recovery.Draining }
+	if slices.ContainsFunc(w.findings, waited) {
+		return min(gapPatience, w.opt.Takeover)
+	}
+	return w.opt.Takeover
 }
 
 // spoken is when a finding was logged last.

@@ -45,6 +45,32 @@ func TestARestartedRedisThatEqualsTheLedgerIsReopened(t *testing.T) {
 	s.agreesWithin(t, 20*time.Second)
 }
 
+// A worker that died with entries in hand, and Redis that was restarted: the shard stays shut until the ledger has them, and
+// nothing that is sold later can show that they are missing.
+func TestAShutShardDoesNotWaitForADeadWorker(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	const lot = drop.LotID("truffle")
+	s := newShop(t)
+	s.load(t, lot, 40)
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	s.sell(t, lot, 0, 10)
+	if read, err := s.stock.ReadNew(t.Context(), lot.Shard(shards), "dead", 100, -1); err != nil || len(read) == 0 {
+		t.Fatalf("the dead worker has %d entries in hand, %v", len(read), err)
+	}
+	if err := s.redis.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, worker.Options{Takeover: time.Hour})
+	testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+		_, err := s.hold(t.Context(), lot, "late", time.Hour)
+		return err == nil, "still shut: " + errorText(err)
+	})
+	s.agreesWithin(t, 20*time.Second)
+}
+
 // A restart after which Redis is not what the ledger knows, though the ledger has all that counts. It sells nothing before
 // the ledger has been put in its place.
 func TestARestartedRedisThatLostSomethingIsRebuilt(t *testing.T) {

@@ -151,8 +151,8 @@ func (r *relayer) step(ctx context.Context) error {
 		sleep(ctx, idleBlock, nil)
 		return err
 	}
-	if time.Since(r.claimed) > r.opt.Takeover/3 {
-		if err := r.takeOver(ctx); err != nil {
+	if silence := r.silence(r.shard); time.Since(r.claimed) > silence/3 {
+		if err := r.takeOver(ctx, silence); err != nil {
 			return err
 		}
 	}
@@ -183,9 +183,9 @@ func (r *relayer) step(ctx context.Context) error {
 }
 
 // takeOver records what dead workers have left behind, as much as there is.
-func (r *relayer) takeOver(ctx context.Context) error {
+func (r *relayer) takeOver(ctx context.Context, silence time.Duration) error {
 	for ctx.Err() == nil {
-		entries, err := r.stock.Claim(ctx, r.shard, r.me.Name, r.opt.Takeover, redelivered)
+		entries, err := r.stock.Claim(ctx, r.shard, r.me.Name, silence, redelivered)
 		if err != nil {
 			return err
 		}
