@@ -16,12 +16,7 @@ func TestOneShardOfSomebodyElse(t *testing.T) {
 	t.Parallel()
 	const shards = 4
 	redis, env := newShop(t, shards)
-	expect := func(exit int, says string, args ...string) {
-		t.Helper()
-		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, says) {
-			t.Errorf("%v: exit %d, want %d and %q\n%s%s", args, r.exit, exit, says, r.out, r.err)
-		}
-	}
+	expect := expecting(t, env)
 	taken := map[int]bool{drop.LotID("hat").Shard(shards): true}
 	var other drop.LotID
 	for i := 0; len(taken) < 3; i++ {

@@ -48,11 +48,7 @@ func TestHistoryListsRunsAndRepairs(t *testing.T) {
 	if r := history("-o", "json"); r.out != "[]\n" {
 		t.Errorf("nothing happened yet, but it says %s", r.out)
 	}
-	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := stores.Ledger(t, db)
 	start := func(actor string, s reconcile.Start) *ledger.Run {
 		t.Helper()
 		r, err := l.StartRun(t.Context(), actor, s)

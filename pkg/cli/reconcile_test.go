@@ -6,10 +6,8 @@ import (
 	"testing"
 
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
-	"github.com/dropctl/dropctl/pkg/stock"
 	"github.com/dropctl/dropctl/pkg/testkit"
+	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
 
 func TestReconcileChecksItsFlagsBeforeItDials(t *testing.T) {
@@ -31,51 +29,36 @@ func TestReconcileChecksItsFlagsBeforeItDials(t *testing.T) {
 func TestReconcileAsCronRunsIt(t *testing.T) {
 	testkit.Long(t)
 	redis, db, env := emptyShop(t, 4)
-	expect := func(exit int, args ...string) result {
-		t.Helper()
-		r := run(t, env, args...)
-		if r.exit != exit {
-			t.Fatalf("%v: exit %d, want %d\n%s%s", args, r.exit, exit, r.out, r.err)
-		}
-		return r
-	}
-	expect(0, "seed", "truffle-99", "--stock", "40")
-	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	s, err := stock.Open(stock.Options{URL: redis.SocketURL(), Installation: l.Installation().ID, Shards: l.Installation().Shards})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Close() }()
+	expect := expecting(t, env)
+	expect(0, "", "seed", "truffle-99", "--stock", "40")
+	l := stores.Ledger(t, db)
+	s := stores.Stock(t, redis.SocketURL(), l)
 	if _, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: "truffle-99", User: "ada", Key: "k", Qty: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if r := expect(0, "reconcile"); !strings.Contains(r.out, "lagging") || !strings.Contains(r.err, "no worker is alive") {
+	if r := expect(0, "", "reconcile"); !strings.Contains(r.out, "lagging") || !strings.Contains(r.err, "no worker is alive") {
 		t.Errorf("before a worker ran:\n%s%s", r.out, r.err)
 	}
-	expect(6, "reconcile", "--max-lag", "1ms")
-	expect(0, "worker", "--until-idle", "-q")
-	if r := expect(0, "reconcile", "-q", "--deep"); r.out != "" || r.err != "" {
+	expect(6, "", "reconcile", "--max-lag", "1ms")
+	expect(0, "", "worker", "--until-idle", "-q")
+	if r := expect(0, "", "reconcile", "-q", "--deep"); r.out != "" || r.err != "" {
 		t.Errorf("clean and quiet, but it says %q %q", r.out, r.err)
 	}
-	if r := expect(0, "reconcile"); !strings.HasPrefix(r.out, "1 lot ok; took ") || strings.Count(r.out, "\n") != 1 {
+	if r := expect(0, "", "reconcile"); !strings.HasPrefix(r.out, "1 lot ok; took ") || strings.Count(r.out, "\n") != 1 {
 		t.Errorf("clean, but it says\n%s", r.out)
 	}
-	if r := expect(0, "reconcile", "--deep"); !strings.Contains(r.out, " proven; took ") {
+	if r := expect(0, "", "reconcile", "--deep"); !strings.Contains(r.out, " proven; took ") {
 		t.Errorf("deep:\n%s", r.out)
 	}
-	expect(3, "reconcile", "truffle-98")
-	expect(3, "reconcile", "--group", "festival")
+	expect(3, "", "reconcile", "truffle-98")
+	expect(3, "", "reconcile", "--group", "festival")
 
 	other, err := l.StartRun(t.Context(), "another", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(7, "reconcile")
-	expect(0, "reconcile", "--if-busy", "ok", "-q")
+	expect(7, "", "reconcile")
+	expect(0, "", "reconcile", "--if-busy", "ok", "-q")
 	if err := other.Abandon(t.Context(), "enough"); err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +68,11 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Plant(t, redis, key, "available", 1)
-	r := expect(6, "reconcile", "-q")
+	r := expect(6, "", "reconcile", "-q")
 	if !strings.Contains(r.out, "drift") || !strings.Contains(r.err, "hint: dropctl lot pause truffle-99") {
 		t.Errorf("drift:\n%s%s", r.out, r.err)
 	}
-	r = expect(6, "reconcile", "-o", "json")
+	r = expect(6, "", "reconcile", "-o", "json")
 	var v struct {
 		Verdict  string
 		Findings int
@@ -104,20 +87,20 @@ func TestReconcileAsCronRunsIt(t *testing.T) {
 		t.Errorf("%+v %v in\n%s", v, err, r.out)
 	}
 	// Neither a look at another lot nor a run that comes to no verdict hides what is known.
-	expect(0, "seed", "hat", "--stock", "1")
-	expect(0, "reconcile", "hat")
-	expect(3, "reconcile", "truffle-98")
-	if r := expect(6, "status"); !strings.Contains(r.out, "drift when last reconciled: truffle-99") || !strings.Contains(r.out, "dropctl lot pause truffle-99") {
+	expect(0, "", "seed", "hat", "--stock", "1")
+	expect(0, "", "reconcile", "hat")
+	expect(3, "", "reconcile", "truffle-98")
+	if r := expect(6, "", "status"); !strings.Contains(r.out, "drift when last reconciled: truffle-99") || !strings.Contains(r.out, "dropctl lot pause truffle-99") {
 		t.Errorf("status:\n%s", r.out)
 	}
 	testkit.Plant(t, redis, key, "available", -1)
-	expect(0, "worker", "--until-idle", "-q")
-	expect(0, "reconcile", "truffle-99")
-	if r := expect(0, "status"); !strings.Contains(r.out, "ago: ok") {
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "", "reconcile", "truffle-99")
+	if r := expect(0, "", "status"); !strings.Contains(r.out, "ago: ok") {
 		t.Errorf("status:\n%s", r.out)
 	}
 	if err := redis.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	expect(5, "reconcile", "--timeout", "2s")
+	expect(5, "", "reconcile", "--timeout", "2s")
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/lab"
-	"github.com/dropctl/dropctl/pkg/ledger"
 	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/testkit/stores"
 )
@@ -18,14 +17,7 @@ import (
 func TestManyLotsAreRestored(t *testing.T) {
 	testkit.Long(t)
 	redis, _, env := emptyShop(t, 4)
-	expect := func(exit int, args ...string) result {
-		t.Helper()
-		r := run(t, env, args...)
-		if r.exit != exit {
-			t.Fatalf("%v: exit %d, want %d\n%s%s", args, r.exit, exit, r.out, r.err)
-		}
-		return r
-	}
+	expect := expecting(t, env)
 	const lots, grouped = 120, 20
 	var csv strings.Builder
 	csv.WriteString("lot,stock\n")
@@ -40,34 +32,30 @@ func TestManyLotsAreRestored(t *testing.T) {
 	if err := os.WriteFile(file, []byte(csv.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	expect(0, "seed", "-f", file, "-o", "none")
+	expect(0, "", "seed", "-f", file, "-o", "none")
 	if _, err := redis.Do(t.Context(), "FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
 	rebuilt := func(r result) int { return strings.Count(r.out, "\trebuilt\t") }
-	if n := rebuilt(expect(0, "restore", "--group", "fair")); n != grouped {
+	if n := rebuilt(expect(0, "", "restore", "--group", "fair")); n != grouped {
 		t.Errorf("%d lots of the group were rebuilt", n)
 	}
-	if n := rebuilt(expect(0, "restore", "--all")); n != lots-grouped {
+	if n := rebuilt(expect(0, "", "restore", "--all")); n != lots-grouped {
 		t.Errorf("%d lots were rebuilt after the group", n)
 	}
-	expect(0, "restore", "--all", "--dry-run", "--exit-code")
-	if list := expect(0, "lot", "list", "-o", "name", "--quiet"); len(strings.Fields(list.out)) != lots {
+	expect(0, "", "restore", "--all", "--dry-run", "--exit-code")
+	if list := expect(0, "", "lot", "list", "-o", "name", "--quiet"); len(strings.Fields(list.out)) != lots {
 		t.Errorf("on sale are\n%s", list.out)
 	}
-	expect(0, "reconcile", "--deep")
-	expect(3, "restore", "--group", "nobody")
+	expect(0, "", "reconcile", "--deep")
+	expect(3, "", "restore", "--group", "nobody")
 }
 
 // TestAnArchiveThatBrokeOffIsFinished ends the process before and after the lot is out of Redis.
 func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
 	testkit.Long(t)
 	redis, db, env := emptyShop(t, 4)
-	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := stores.Ledger(t, db)
 	for _, out := range []bool{false, true} {
 		lot := fmt.Sprint("hat-", out)
 		for _, args := range [][]string{{"seed", lot, "--stock", "3", "--status", "closed"}, {"worker", "--until-idle", "-q"}} {
@@ -102,12 +90,7 @@ func TestAnArchiveThatBrokeOffIsFinished(t *testing.T) {
 func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
 	testkit.Long(t)
 	redis, _, env := emptyShop(t, 4)
-	expect := func(exit int, text string, args ...string) {
-		t.Helper()
-		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, text) {
-			t.Fatalf("%v: exit %d, want %d with %q\n%s%s", args, r.exit, exit, text, r.out, r.err)
-		}
-	}
+	expect := expecting(t, env)
 	eval := func(script string) {
 		t.Helper()
 		if _, err := redis.Do(t.Context(), "EVAL", script, "0"); err != nil {
@@ -140,12 +123,7 @@ func TestAnArchivedLotThatCameBackIsPutAwayAgain(t *testing.T) {
 func TestAShardThatLostOnlyItsDoorIsRestored(t *testing.T) {
 	testkit.Long(t)
 	redis, _, env := emptyShop(t, 1)
-	expect := func(exit int, text string, args ...string) {
-		t.Helper()
-		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, text) {
-			t.Fatalf("%v: exit %d, want %d with %q\n%s%s", args, r.exit, exit, text, r.out, r.err)
-		}
-	}
+	expect := expecting(t, env)
 	lose := func() {
 		t.Helper()
 		if _, err := redis.Do(t.Context(), "EVAL", `return redis.call('DEL', redis.call('KEYS', '*:meta')[1])`, "0"); err != nil {

@@ -26,6 +26,18 @@ func run(t *testing.T, env map[string]string, args ...string) result {
 	return runWith(t.Context(), env, nil, args...)
 }
 
+// expecting returns what runs commands that have to end with an exit status and to print a text, on either stream; "" is any.
+func expecting(t *testing.T, env map[string]string) func(exit int, text string, args ...string) result {
+	return func(exit int, text string, args ...string) result {
+		t.Helper()
+		r := run(t, env, args...)
+		if r.exit != exit || !strings.Contains(r.out+r.err, text) {
+			t.Fatalf("%v: exit %d, want %d and %q\n%s%s", args, r.exit, exit, text, r.out, r.err)
+		}
+		return r
+	}
+}
+
 // runWith also takes a context and commands to add to the tree.
 func runWith(ctx context.Context, env map[string]string, extra []*cobra.Command, args ...string) result {
 	var out, errs bytes.Buffer

@@ -113,9 +113,7 @@ func TestAPaymentMeetsRefundsAndOtherAttempts(t *testing.T) {
 			if kept != fmt.Sprint(sales.Net) || sales.Net+sales.Pending != sales.Sold {
 				t.Errorf("the gateway keeps %s units; sales %+v", kept, sales)
 			}
-			if v, err := b.l.Verify(t.Context(), b.res.ID.Lot, nil); err != nil || v.Bad != "" {
-				t.Errorf("verify: %+v, %v", v, err)
-			}
+			wantVerified(t, b.l, b.res.ID.Lot)
 		})
 	}
 }
@@ -337,9 +335,7 @@ func TestAnswersRaceWithRefunds(t *testing.T) {
 	if s := salesOf(t, l, lot); s.Open != 0 || s.Net != r.sold || kept != fmt.Sprint(r.sold) {
 		t.Errorf("the gateway keeps %s units; sales %+v, want %d", kept, s, r.sold)
 	}
-	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
+	wantVerified(t, l, lot)
 }
 
 // What is due is closed once, by somebody, and told from the sale of the same reservation.

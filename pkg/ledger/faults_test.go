@@ -80,9 +80,7 @@ func TestADatabaseThatWasPutBackGetsWhatItLacks(t *testing.T) {
 		t.Errorf("recorded was\n%s\nand is\n%s", was, is)
 	}
 	wantTotals(t, l, "lot", 50, 1, 21)
-	if v, err := l.Verify(t.Context(), "lot", nil); err != nil || v.Bad != "" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
+	wantVerified(t, l, "lot")
 
 	// The number of an epoch was lost too. Nothing is guessed: the lot stops, its money is due when the next epoch
 	// is issued, and that is a number that Redis has not seen.
@@ -157,9 +155,7 @@ func TestAPromotedStandbyGetsWhatItLacks(t *testing.T) {
 		t.Errorf("recorded was\n%s\nand is\n%s", was, is)
 	}
 	wantTotals(t, l, "lot", 50, 0, 21)
-	if v, err := l.Verify(t.Context(), "lot", nil); err != nil || v.Bad != "" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
+	wantVerified(t, l, "lot")
 }
 
 // reopened opens the ledger, after doing something while the server is down.

@@ -77,9 +77,7 @@ func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
 			if s := salesOf(t, l, lot); s.Open != 0 || s.Net != s.Sold || s.Sold != r.sold {
 				t.Errorf("sales %+v, want %d", s, r.sold)
 			}
-			if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
-				t.Errorf("verify: %+v, %v", v, err)
-			}
+			wantVerified(t, l, lot)
 		})
 	}
 }
@@ -167,9 +165,7 @@ func TestFinalisingRacesWithRefunds(t *testing.T) {
 	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold || s.Open != 0 {
 		t.Errorf("sales %+v, want %d", s, r.sold)
 	}
-	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
+	wantVerified(t, l, lot)
 	entries, err := l.Entries(t.Context(), lot, 0, 10)
 	if err != nil || len(entries) != 10 || entries[0].Entry != 1 || entries[0].Reservation.Lot != lot {
 		t.Errorf("entries %+v, %v", entries, err)
@@ -210,9 +206,7 @@ func TestARecordedSaleIsNotRecordedAgain(t *testing.T) {
 			if after := db.SQL(t, recorded); after != before {
 				t.Errorf("the order ledger was\n%s\nand is\n%s", before, after)
 			}
-			if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
-				t.Errorf("verify: %+v, %v", v, err)
-			}
+			wantVerified(t, l, lot)
 		})
 	}
 }
@@ -324,7 +318,5 @@ func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
 	if s := salesOf(t, l, lot); s.Net != r.sold || s.Sold != r.sold {
 		t.Errorf("sales %+v, want %d", s, r.sold)
 	}
-	if v, err := l.Verify(t.Context(), lot, nil); err != nil || v.Bad != "" {
-		t.Errorf("verify: %+v, %v", v, err)
-	}
+	wantVerified(t, l, lot)
 }

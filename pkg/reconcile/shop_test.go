@@ -33,18 +33,8 @@ type shop struct {
 func newShop(t testing.TB) *shop {
 	t.Helper()
 	s := &shop{redis: testkit.Redis(t), db: stores.Database(t, 4)}
-	var err error
-	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: s.db.URL(lab.App), Application: "reconcile-test"}); err != nil {
-		t.Fatal(err)
-	}
-	in := s.ledger.Installation()
-	if s.stock, err = stock.Open(stock.Options{URL: s.redis.SocketURL(), Installation: in.ID, Shards: in.Shards}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = s.stock.Close()
-		s.ledger.Close()
-	})
+	s.ledger = stores.Ledger(t, s.db)
+	s.stock = stores.Stock(t, s.redis.SocketURL(), s.ledger)
 	return s
 }
 

@@ -43,9 +43,7 @@ func TestAMissingEventIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.sell(t, "truffle", 1, 1)
 	s.acknowledgeUnrecorded(t, "truffle")
 	s.sell(t, "truffle", 3, 9)
@@ -65,9 +63,7 @@ func TestWhatADeadWorkerHadInHandHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.sell(t, "truffle", 1, 1)
 	s.do(t, "XREADGROUP", "GROUP", "ledger", "dead", "COUNT", "1", "STREAMS", outboxKey(t, s, "truffle"), ">")
 	s.sell(t, "truffle", 3, 9)
@@ -89,17 +85,13 @@ func TestWhatAPromotedPostgreSQLServerLacksIsSentAgain(t *testing.T) {
 		strange += "s"
 	}
 	s.load(t, strange, 40)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	data := filepath.Join(postgres.Dir(), "data")
 	s.whileDown(t, func() { run(t, "cp", "-a", data, data+".standby") })
 	s.sell(t, "truffle", 1, 20) // nothing follows it, so that no gap shows
 	s.sell(t, strange, 1, 10)
 	s.load(t, "lost", 5)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.whileDown(t, func() {
 		run(t, "rm", "-r", data)
 		run(t, "mv", data+".standby", data)
@@ -179,9 +171,7 @@ func TestAGapThatCannotBeFilledCostsNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 400)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.sell(t, "truffle", 1, 1)
 	s.do(t, "XTRIM", outboxKey(t, s, "truffle"), "MAXLEN", "0")
 	s.sell(t, "truffle", 3, 200)

@@ -44,9 +44,7 @@ func TestAStrangeShardIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	strange, other := apart(t, s, 1000)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	stop := s.start(t, worker.Options{Keep: time.Millisecond})
 	sold := 0
 	goesOn := func(lot drop.LotID) {
@@ -92,8 +90,6 @@ func TestAStrangeShardIsLeftAlone(t *testing.T) {
 	if sum, err := stop(); err != nil || sum.Parked > 0 {
 		t.Errorf("the worker ended with %+v, %v", sum, err)
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.mustAgree(t)
 }

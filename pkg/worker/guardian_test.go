@@ -87,9 +87,7 @@ func TestARestartedRedisThatLostSomethingIsRebuilt(t *testing.T) {
 			s := newShop(t)
 			s.load(t, "truffle", 1000)
 			s.sell(t, "truffle", 0, 20)
-			if _, err := s.drain(t, worker.Options{}); err != nil {
-				t.Fatal(err)
-			}
+			s.mustDrain(t)
 			breakIt(t, s)
 			if err := s.redis.Restart(t.Context()); err != nil {
 				t.Fatal(err)
@@ -133,9 +131,7 @@ func TestALotThatNeedsSomebodyStaysShutAlone(t *testing.T) {
 			s.load(t, "drop:truffle", 40)
 			s.load(t, "drop:neighbour", 40)
 			s.sell(t, "drop:truffle", 0, 20)
-			if _, err := s.drain(t, worker.Options{}); err != nil {
-				t.Fatal(err)
-			}
+			s.mustDrain(t)
 			tt.fault(t, s)
 			if err := s.redis.Restart(t.Context()); err != nil {
 				t.Fatal(err)
@@ -177,9 +173,7 @@ func TestAnOperatorsFreezeIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	seen, err := s.stock.ShardState(t.Context(), drop.LotID("truffle").Shard(shards))
 	if err != nil {
 		t.Fatal(err)
@@ -203,9 +197,7 @@ func TestAClockFreezeIsLiftedOnceTheClockHasCaughtUp(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 40)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	planted := time.Now()
 	testkit.Plant(t, s.redis, lotKey(t, s), "mark", 5000)
 	if _, err := s.hold(t.Context(), "truffle", "early", time.Hour); !fault.Is(err, fault.LotFrozen) {
@@ -232,9 +224,7 @@ func TestAnEmptiedRedisSellsNothing(t *testing.T) {
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	s.sell(t, "truffle", 0, 20)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.do(t, "FLUSHALL")
 	if sum, err := s.drain(t, worker.Options{}); !fault.Is(err, fault.Finding) || sum.Reopened != 0 {
 		t.Errorf("did %+v: %v", sum, err)
@@ -288,9 +278,7 @@ func loseTail(t *testing.T, s *shop) {
 		t.Fatal(err)
 	}
 	s.sell(t, "truffle", 100, 10)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	if err := s.redis.Kill(); err != nil {
 		t.Fatal(err)
 	}

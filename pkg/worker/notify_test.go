@@ -286,9 +286,7 @@ func TestUntilIdleSendsNotices(t *testing.T) {
 	if _, err := s.hold(t.Context(), "lot", "ann", time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	if got := fine.arrived(); len(got) != 4 || !slices.Contains(got, "sold_out lot") {
 		t.Errorf("told %q", got)
 	}

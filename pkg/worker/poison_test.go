@@ -60,9 +60,7 @@ func TestPoisonStopsAtMostItsLot(t *testing.T) {
 		s.load(t, lot, 1000)
 		s.sell(t, lot, 0, 4)
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 
 	// Of no lot.
 	ev := s.heldOf(t, good)

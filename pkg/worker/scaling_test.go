@@ -26,9 +26,7 @@ func TestOneWorkerSendsAgainForAll(t *testing.T) {
 	for i := range lots {
 		s.load(t, drop.LotID("lot-"+strconv.Itoa(i)), 2*buyers)
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	for i := range lots {
 		s.sell(t, drop.LotID("lot-"+strconv.Itoa(i)), 0, buyers)
 	}

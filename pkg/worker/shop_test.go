@@ -164,6 +164,14 @@ func (s *shop) drain(t testing.TB, o worker.Options) (worker.Summary, error) {
 	return s.worker(o).Run(ctx)
 }
 
+// mustDrain lets a worker do all there is to do.
+func (s *shop) mustDrain(t testing.TB) {
+	t.Helper()
+	if _, err := s.drain(t, worker.Options{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // load creates a lot in the ledger and loads it into Redis.
 func (s *shop) load(t testing.TB, id drop.LotID, units int64) {
 	t.Helper()

@@ -60,9 +60,7 @@ func TestAPromotedReplicaSellsNothingBeforeTheGuardianHasLooked(t *testing.T) {
 		}
 		lost = append(lost, id)
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	buyers := s.buyers(t, "truffle")
 	buyers.awaitAccepted(t, 20, 10*time.Second)
 	failOver()
@@ -134,9 +132,7 @@ func TestEventsOfALostServerAreGhostsInAnyOrder(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := s.drain(t, worker.Options{}); err != nil {
-				t.Fatal(err)
-			}
+			s.mustDrain(t)
 			if err := replica.CutReplication(t.Context(), s.redis); err != nil {
 				t.Fatal(err)
 			}
@@ -181,9 +177,7 @@ func TestAPrimaryThatWasAReplicaSellsUnderNewEpochs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	before := s.watermark(t, "truffle")
 	if err := replica.CutReplication(t.Context(), s.redis); err != nil {
 		t.Fatal(err)
@@ -751,9 +745,7 @@ func TestAGuardianThatStandsStillInTheMiddleIsOvertaken(t *testing.T) {
 	s := newShop(t)
 	s.load(t, "truffle", 100_000)
 	s.sell(t, "truffle", 0, 20)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	if err := s.redis.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -47,9 +47,7 @@ func TestRedeliveredEntriesChangeNothing(t *testing.T) {
 	s := newShop(t)
 	s.load(t, "truffle", 40)
 	s.sell(t, "truffle", 0, 30)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	if _, err := s.redis.Do(t.Context(), "XGROUP", "SETID", outboxKey(t, s, "truffle"), "ledger", "0"); err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +109,7 @@ func TestAnotherInstallationsDatabaseGetsNothing(t *testing.T) {
 		t.Errorf("it began to read: %q %v", groups, err)
 	}
 	// The rightful worker finds everything.
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.mustAgree(t)
 }
 
@@ -122,9 +118,7 @@ func TestAKilledWorkersEntriesAreTakenOver(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.load(t, "truffle", 400)
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.sell(t, "truffle", 0, 200)
 	unlock := s.lockLot(t, "truffle")
 
@@ -191,9 +185,7 @@ func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
 	if alive := s.sql(t, `SELECT count(*) FROM workers`); alive != "0" {
 		t.Errorf("%s workers have not signed off", alive)
 	}
-	if _, err := s.drain(t, worker.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.mustDrain(t)
 	s.mustAgree(t)
 }
 
@@ -205,9 +197,7 @@ func TestWorkersLeaveNoReadersBehind(t *testing.T) {
 	s.load(t, "truffle", 40)
 	for from := range 3 {
 		s.sell(t, "truffle", 10*from, 10)
-		if _, err := s.drain(t, worker.Options{}); err != nil {
-			t.Fatal(err)
-		}
+		s.mustDrain(t)
 	}
 	key := outboxKey(t, s, "truffle")
 	readers := func() string {

@@ -33,26 +33,15 @@ type shop struct {
 
 func openShop(t *testing.T) shop {
 	t.Helper()
-	ctx := t.Context()
 	s := shop{redis: testkit.Redis(t), db: stores.Database(t, 4)}
-	var err error
-	if s.ledger, err = ledger.Open(ctx, ledger.Options{URL: s.db.URL(lab.App)}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.ledger.Close)
+	s.ledger = stores.Ledger(t, s.db)
 	s.stock = s.openStock(t)
 	return s
 }
 
 func (s shop) openStock(t *testing.T) *stock.Stock {
 	t.Helper()
-	here := s.ledger.Installation()
-	st, err := stock.Open(stock.Options{URL: s.redis.URL(), Shards: here.Shards, Installation: here.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
-	return st
+	return stores.Stock(t, s.redis.URL(), s.ledger)
 }
 
 func rows(t *testing.T, csv string) []seed.Row {

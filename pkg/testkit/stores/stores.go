@@ -34,6 +34,29 @@ func migrate(t testing.TB, d testkit.Database, shards int) error {
 	return err
 }
 
+// Ledger opens a database as the shop does, for the time of the test.
+func Ledger(t testing.TB, db testkit.Database) *ledger.Ledger {
+	t.Helper()
+	l, err := ledger.Open(t.Context(), ledger.Options{URL: db.URL(lab.App), Application: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+// Stock opens an engine for the installation of a ledger, for the time of the test.
+func Stock(t testing.TB, redisURL string, l *ledger.Ledger) *stock.Stock {
+	t.Helper()
+	in := l.Installation()
+	s, err := stock.Open(stock.Options{URL: redisURL, Installation: in.ID, Shards: in.Shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
 // Load creates a lot in the ledger and loads it into Redis.
 func Load(t testing.TB, s *stock.Stock, l *ledger.Ledger, def drop.Definition) {
 	t.Helper()

@@ -47,15 +47,8 @@ func newShop(t testing.TB) *shop {
 	t.Helper()
 	db := stores.Database(t, shards)
 	s := &shop{redis: testkit.Redis(t), broker: broker.Start(t), database: db.URL(lab.App), owner: ledger.Options{URL: db.URL(lab.Owner)}}
-	var err error
-	if s.ledger, err = ledger.Open(t.Context(), ledger.Options{URL: s.database, Application: "kafka-test", MaxConns: 12}); err != nil {
-		t.Fatal(err)
-	}
-	in := s.ledger.Installation()
-	if s.stock, err = stock.Open(stock.Options{URL: s.redis.SocketURL(), Installation: in.ID, Shards: in.Shards}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.stock.Close(); s.ledger.Close() })
+	s.ledger = stores.Ledger(t, db)
+	s.stock = stores.Stock(t, s.redis.SocketURL(), s.ledger)
 	return s
 }
 
