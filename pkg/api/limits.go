@@ -27,7 +27,7 @@ type Rate struct {
 type LimitOptions struct {
 	Key     Rate // of each API key
 	User    Rate // of each user who reserves, over all lots
-	Address Rate // of each caller's address; of IPv6 a /64, which one customer has
+	Address Rate // of each caller's address; of IPv6 a /64, which one subscriber has
 	Tracked int  // how many keys, users and addresses are remembered at once, of each kind; default 100,000
 	Proxies []netip.Prefix
 }
@@ -159,7 +159,7 @@ func newLimit(name string, r Rate, tracked int) *limit {
 
 func (l *limit) idOf(name string) uint64 { return maphash.String(l.seed, name) }
 
-// idOfAddress counts an IPv6 address as its network: one customer has 2^64 of them.
+// idOfAddress counts an IPv6 address as its network: one subscriber has 2^64 of them.
 func (l *limit) idOfAddress(a netip.Addr) uint64 {
 	text := a.As16()
 	n := len(text)

@@ -65,7 +65,7 @@ func idempotencyKey(r *http.Request) (string, error) {
 	switch keys := r.Header[name]; {
 	case len(keys) == 0 || keys[0] == "":
 		return "", fault.New(fault.Invalid, "the header %s is missing", name).WithField(name).
-			WithHint("name each attempt of a buyer with a text of its own, and use the same one when you ask again")
+			WithHint("name each attempt of a user with a text of its own, and use the same one when you ask again")
 	case len(keys) > 1:
 		return "", fault.New(fault.Invalid, "the header %s comes twice", name).WithField(name).WithHint("send it once")
 	default:

@@ -191,7 +191,7 @@ func (f *statusFacts) readLedgerStatus(ctx context.Context, l *ledger.Ledger) er
 	f.progress = st.Progress(f.lots)
 	f.payments = st.Payments
 	f.hooks = st.Hooks
-	f.counts = ledgerCounts{DeadLetters: st.DeadLetters, RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unbooked: st.Pending}
+	f.counts = ledgerCounts{DeadLetters: st.DeadLetters, RefundsDue: st.RefundsDue, Waiting: st.Waiting, Unfinalised: st.Pending}
 	for _, w := range st.Workers {
 		if w.Alive {
 			f.alive = append(f.alive, workerView{w.Name, w.Host, w.PID, w.Parts, w.Rate, w.Version, w.Started, w.Seen})

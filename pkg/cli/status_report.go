@@ -44,7 +44,7 @@ type ledgerCounts struct {
 	DeadLetters map[fault.Code]int64
 	RefundsDue  int64
 	Waiting     int64 // events behind a gap or of a stopped lot
-	Unbooked    int64 // confirmed reservations not finalised yet
+	Unfinalised int64 // confirmed reservations not finalised yet
 }
 
 func (c ledgerCounts) dead() (n int64) {
@@ -56,24 +56,24 @@ func (c ledgerCounts) dead() (n int64) {
 
 // statusView is one look at everything.
 type statusView struct {
-	Verdict  string            `json:"verdict" table:"VERDICT"` // the level of the worst line
-	Checked  time.Time         `json:"checked" table:"CHECKED"`
-	Lines    []statusLine      `json:"lines" table:"WORST FIRST"`
-	Stores   []storeView       `json:"stores"`
-	Lots     lotsView          `json:"lots"`
-	Outbox   *outboxView       `json:"outbox"`       // null: Redis was silent
-	Backlog  *wire.BacklogView `json:"backlog"`      // the same
-	Dead     *int64            `json:"dead_letters"` // null: PostgreSQL was silent; the same below
-	Refunds  *int64            `json:"refunds_due"`
-	Waiting  *int64            `json:"events_waiting"`
-	Unbooked *int64            `json:"sales_pending"`
-	DeadList []deadView        `json:"newest_dead_letters" table:"DEAD LETTERS"`
-	DueList  []dueView         `json:"newest_refunds_due" table:"REFUNDS DUE"`
-	Payments *paymentsView     `json:"payments"`
-	Refused  []refusedView     `json:"refused_refunds" table:"REFUNDS THE GATEWAY REFUSES"`
-	Hooks    []hookView        `json:"hooks"` // that fail, or have given something up
-	Workers  []workerView      `json:"workers"`
-	LastRun  *runView          `json:"last_reconcile"`
+	Verdict     string            `json:"verdict" table:"VERDICT"` // the level of the worst line
+	Checked     time.Time         `json:"checked" table:"CHECKED"`
+	Lines       []statusLine      `json:"lines" table:"WORST FIRST"`
+	Stores      []storeView       `json:"stores"`
+	Lots        lotsView          `json:"lots"`
+	Outbox      *outboxView       `json:"outbox"`       // null: Redis was silent
+	Backlog     *wire.BacklogView `json:"backlog"`      // the same
+	Dead        *int64            `json:"dead_letters"` // null: PostgreSQL was silent; the same below
+	Refunds     *int64            `json:"refunds_due"`
+	Waiting     *int64            `json:"events_waiting"`
+	Unfinalised *int64            `json:"sales_pending"`
+	DeadList    []deadView        `json:"newest_dead_letters" table:"DEAD LETTERS"`
+	DueList     []dueView         `json:"newest_refunds_due" table:"REFUNDS DUE"`
+	Payments    *paymentsView     `json:"payments"`
+	Refused     []refusedView     `json:"refused_refunds" table:"REFUNDS THE GATEWAY REFUSES"`
+	Hooks       []hookView        `json:"hooks"` // that fail, or have given something up
+	Workers     []workerView      `json:"workers"`
+	LastRun     *runView          `json:"last_reconcile"`
 }
 
 // statusLine is one thing to know, and the command that comes next.
@@ -200,7 +200,7 @@ func (f statusFacts) view() statusView {
 		f.sayBacklog(say, backlog)
 	}
 	if f.database.Reachable {
-		v.Dead, v.Refunds, v.Waiting, v.Unbooked = new(f.counts.dead()), &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unbooked
+		v.Dead, v.Refunds, v.Waiting, v.Unfinalised = new(f.counts.dead()), &f.counts.RefundsDue, &f.counts.Waiting, &f.counts.Unfinalised
 		v.Payments = new(paymentsView{f.payments.Open, f.payments.Pending, f.payments.Declined, f.payments.Returns, f.payments.Refused, f.payments.Stuck})
 		f.sayLedger(say)
 		f.sayPayments(say)
@@ -412,7 +412,7 @@ func (f statusFacts) sayLedger(say sayFunc) {
 	if n := f.counts.Waiting; n > 0 {
 		say(levelWarn, "", "dropctl outbox list --state waiting", "events that wait for an earlier one, or for a stopped lot: %d", n)
 	}
-	if n := f.counts.Unbooked; n > 0 {
+	if n := f.counts.Unfinalised; n > 0 {
 		say(levelOK, "", "dropctl status --watch", "confirmed reservations being finalised: %d", n)
 	}
 }
@@ -449,7 +449,7 @@ func (f statusFacts) sayWorkers(say sayFunc, b drop.Backlog) {
 		say(levelWarn, "", "dropctl status -o json --jq .workers", "workers were given other limits, from %.0f to %.0f events/s: the lowest holds for all", p.Limit, p.Highest)
 	}
 	switch {
-	case len(f.alive) == 0 && b.Entries+f.counts.Unbooked+f.payments.Asking > 0:
+	case len(f.alive) == 0 && b.Entries+f.counts.Unfinalised+f.payments.Asking > 0:
 		say(levelBad, "", f.workerCommand(), "no worker is alive, and there is work for one")
 	case len(f.alive) == 0:
 		say(levelWarn, "", f.workerCommand(), "no worker is alive")

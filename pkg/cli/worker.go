@@ -25,11 +25,11 @@ func newWorker(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run what works behind the sale",
-		Long: `Record events in the ledger, book sales, take back expired holds and watch over Redis, until Ctrl-C.
+		Long: `Record events in the ledger, finalise sales, take back expired holds and watch over Redis, until Ctrl-C.
 
   relay     carries events from Redis into the ledger, or into the queue that --transport names
   apply     carries them on from the queue into the ledger
-  finalise  books confirmed reservations as sales; with --payment webhook once they are paid
+  finalise  records confirmed reservations as sales; with --payment webhook once they are paid
   sweep     takes back holds whose time is up
   guardian  compares a restarted, replaced or emptied Redis with the ledger before it sells again:
             rebuilds what was lost, and keeps shut what needs you

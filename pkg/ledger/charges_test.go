@@ -149,7 +149,7 @@ func TestAnAnswerThatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
-// Leases and pauses: a charge is with one worker at a time, keeps its number when another takes over, and is booked by
+// Leases and pauses: a charge is with one worker at a time, keeps its number when another takes over, and is finalised by
 // nobody without the gateway.
 func TestAChargeIsAskedForByOneAtATime(t *testing.T) {
 	testkit.Long(t)
@@ -179,8 +179,8 @@ func TestAChargeIsAskedForByOneAtATime(t *testing.T) {
 	}
 	b.do("decline 1")
 	b.sql(`UPDATE pending_allocations SET due_at = now(), given_up_at = now()`)
-	if booked := book(t, b.l); booked != 0 {
-		t.Errorf("without the gateway %d would be booked", booked)
+	if finalised := finaliseOnce(t, b.l); finalised != 0 {
+		t.Errorf("without the gateway %d would be finalised", finalised)
 	}
 	if third := claimCharges(t, b.l, "one", time.Minute); len(third) != 0 {
 		t.Errorf("the hold's deadline is long past, but the gateway would be asked for %+v", third)

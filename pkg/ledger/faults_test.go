@@ -224,9 +224,9 @@ func TestAConnectionLostInMidCommitIsExactlyOnce(t *testing.T) {
 			apply(t, l, events...)
 			wantTotals(t, direct, lot, 10, 0, 3)
 
-			cut(t, p, func() error { _, err := l.Book(t.Context(), 100); return err })
-			if n := book(t, l); n != map[bool]int{false: 1, true: 0}[carriedOut] {
-				t.Errorf("booked %d", n)
+			cut(t, p, func() error { _, err := l.Finalise(t.Context(), 100); return err })
+			if n := finaliseOnce(t, l); n != map[bool]int{false: 1, true: 0}[carriedOut] {
+				t.Errorf("finalised %d", n)
 			}
 			if s := salesOf(t, direct, lot); s != (Sales{Sold: 3, Net: 3}) {
 				t.Errorf("sales %+v", s)
@@ -303,7 +303,7 @@ func TestALinkCutInMidCommitIsExactlyOnce(t *testing.T) {
 			return err == nil, fmt.Sprintf("%s cut, and healed: %v", name, err)
 		})
 		wantTotals(t, l, lot, 10, 0, 3)
-		book(t, l)
+		finaliseOnce(t, l)
 		if s := salesOf(t, l, lot); s != (Sales{Sold: 3, Net: 3}) {
 			t.Errorf("%s cut: sales %+v", name, s)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	//go:embed sql/book.sql
+	//go:embed sql/finalise.sql
 	bookSQL string
 	//go:embed sql/settle_recorded.sql
 	settleRecordedSQL string
@@ -21,36 +21,36 @@ var (
 // contradictedFor is how long an allocation is left alone that the order ledger contradicts: somebody has to look at it.
 const contradictedFor = 30 * time.Second
 
-// Book records up to limit confirmed reservations as sold, with their refunds if there were any meanwhile, and returns how
-// many. What another worker is booking is left to that one, as is what a payment gateway was asked about, and what a worker
+// Finalise records up to limit confirmed reservations as sold, with their refunds if there were any meanwhile, and returns how
+// many. What another worker is finalising is left to that one, as is what a payment gateway was asked about, and what a worker
 // of an older version has a lease on. A sale that is recorded already is not recorded again; where it is another one (other
-// units, user or payment) the allocation stays open and is left alone for half a minute, the others are booked, and the error
+// units, user or payment) the allocation stays open and is left alone for half a minute, the others are finalised, and the error
 // is fault.Failed.
-func (l *Ledger) Book(ctx context.Context, limit int) (int, error) {
+func (l *Ledger) Finalise(ctx context.Context, limit int) (int, error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	booked, err := l.book(ctx, limit)
+	finalised, err := l.finalise(ctx, limit)
 	if !hasState(err, stateNotUnique) {
-		return booked, l.fail(err, "booking sales")
+		return finalised, l.fail(err, "finalising sales")
 	}
 	known, contradicted, err := l.settleRecorded(ctx, limit)
 	if err == nil {
-		booked, err = l.book(ctx, limit-known)
+		finalised, err = l.finalise(ctx, limit-known)
 	}
 	if err != nil || len(contradicted) == 0 {
-		return known + booked, l.fail(err, "booking sales")
+		return known + finalised, l.fail(err, "finalising sales")
 	}
-	return known + booked, fault.New(fault.Failed, "the order ledger has another sale of the reservation %s, and of %d more", contradicted[0], len(contradicted)-1).
+	return known + finalised, fault.New(fault.Failed, "the order ledger has another sale of the reservation %s, and of %d more", contradicted[0], len(contradicted)-1).
 		WithHint("see what was recorded: dropctl ledger show --reservation %s", contradicted[0])
 }
 
-// book does it if the order ledger has none of them yet.
-func (l *Ledger) book(ctx context.Context, limit int) (booked int, err error) {
+// finalise does so if the order ledger has none of them yet.
+func (l *Ledger) finalise(ctx context.Context, limit int) (finalised int, err error) {
 	err = l.oneByOne(ctx, bookSQL, []any{limit}, func(rows pgx.Rows) (err error) {
-		booked, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+		finalised, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
 		return err
 	})
-	return booked, err
+	return finalised, err
 }
 
 // settleRecorded ends the allocations whose sale the order ledger has, and returns how many, and those whose sale it has
@@ -83,9 +83,9 @@ func (l *Ledger) oneByOne(ctx context.Context, sql string, args []any, read func
 	})
 }
 
-// Unbooked returns how many confirmed reservations are not recorded as sold, those left alone for now included. What a
+// Unfinalised returns how many confirmed reservations are not recorded as sold, those left alone for now included. What a
 // payment gateway was asked about is not among them: that is for a worker which asks it.
-func (l *Ledger) Unbooked(ctx context.Context) (n int64, err error) {
+func (l *Ledger) Unfinalised(ctx context.Context) (n int64, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	err = l.pool.QueryRow(ctx, `SELECT count(*) FROM pending_allocations WHERE state IN ('PENDING', 'PROCESSING') AND charge = 0`).Scan(&n)

@@ -14,16 +14,16 @@ import (
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
-func book(t testing.TB, l *Ledger) int {
+func finaliseOnce(t testing.TB, l *Ledger) int {
 	t.Helper()
-	n, err := l.Book(t.Context(), 100)
+	n, err := l.Finalise(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
 }
 
-// lease claims a lot's open allocations as workers did that booked what they had claimed before; it ends after that long.
+// lease claims a lot's open allocations as workers did that finalised what they had claimed before; it ends after that long.
 func lease(t testing.TB, db testkit.Database, lot drop.LotID, term time.Duration) {
 	t.Helper()
 	db.SQL(t, fmt.Sprintf("UPDATE pending_allocations SET state = 'PROCESSING', worker = 'old', due_at = now() + interval '%d microseconds' WHERE lot = '%s' AND state IN ('PENDING', 'PROCESSING')",
@@ -67,7 +67,7 @@ func TestARefundMeetsItsSaleAtAnyStage(t *testing.T) {
 				refund()
 				lease(t, db, lot, 0)
 			}
-			book(t, l)
+			finaliseOnce(t, l)
 			if c.stage == "after" {
 				refund()
 			}
@@ -89,25 +89,25 @@ func TestALeaseRunsOut(t *testing.T) {
 	r.confirm(r.hold("ann", 1), 1, "pay")
 	apply(t, l, r.take()...)
 	lease(t, db, lot, time.Minute)
-	if n := book(t, l); n != 0 {
-		t.Errorf("booked %d of what another worker has", n)
+	if n := finaliseOnce(t, l); n != 0 {
+		t.Errorf("finalised %d of what another worker has", n)
 	}
-	if n, err := l.Unbooked(t.Context()); n != 1 || err != nil {
-		t.Errorf("%d are not booked, %v", n, err)
+	if n, err := l.Unfinalised(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d are not finalised, %v", n, err)
 	}
 	lease(t, db, lot, 0)
-	if n := book(t, l); n != 1 {
-		t.Errorf("booked %d", n)
+	if n := finaliseOnce(t, l); n != 1 {
+		t.Errorf("finalised %d", n)
 	}
-	if n := book(t, l); n != 0 {
-		t.Errorf("booked %d again", n)
+	if n := finaliseOnce(t, l); n != 0 {
+		t.Errorf("finalised %d again", n)
 	}
 	if s := salesOf(t, l, lot); s.Net != 1 {
 		t.Errorf("sales %+v", s)
 	}
 }
 
-func TestNoMoreIsBookedThanAskedFor(t *testing.T) {
+func TestNoMoreIsFinalisedThanAskedFor(t *testing.T) {
 	l, _ := newLedger(t)
 	r := seeded(t, l, newLot(), 10)
 	for i := range 5 {
@@ -115,8 +115,8 @@ func TestNoMoreIsBookedThanAskedFor(t *testing.T) {
 	}
 	apply(t, l, r.take()...)
 	for _, want := range []int{2, 2, 1, 0} {
-		if n, err := l.Book(t.Context(), 2); n != want || err != nil {
-			t.Errorf("booked %d, want %d: %v", n, want, err)
+		if n, err := l.Finalise(t.Context(), 2); n != want || err != nil {
+			t.Errorf("finalised %d, want %d: %v", n, want, err)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestFinalisingRacesWithRefunds(t *testing.T) {
 	for range 3 {
 		all.Go(func() {
 			for {
-				n, err := l.Book(t.Context(), 7)
+				n, err := l.Finalise(t.Context(), 7)
 				if err != nil {
 					t.Error(err)
 				}
@@ -194,14 +194,14 @@ func TestARecordedSaleIsNotRecordedAgain(t *testing.T) {
 				apply(t, l, r.take()...)
 				lease(t, db, lot, 0)
 			}
-			book(t, l)
+			finaliseOnce(t, l)
 			const recorded = "SELECT * FROM order_ledger WHERE user_id <> 'cy' ORDER BY lot, n, entry"
 			before := db.SQL(t, recorded)
 			reopen(lot)
 			r.confirm(r.hold("cy", 1), 1, "pay-cy") // which is not recorded yet
 			apply(t, l, r.take()...)
-			if n := book(t, l); n != 3 {
-				t.Errorf("booked %d", n)
+			if n := finaliseOnce(t, l); n != 3 {
+				t.Errorf("finalised %d", n)
 			}
 			if after := db.SQL(t, recorded); after != before {
 				t.Errorf("the order ledger was\n%s\nand is\n%s", before, after)
@@ -224,14 +224,14 @@ func TestAnotherSaleOfTheSameReservationIsAnError(t *testing.T) {
 		lot, first.ID.N, first.ID.Attempt))
 	refused := func(others int) {
 		t.Helper()
-		n, err := l.Book(t.Context(), 100)
+		n, err := l.Finalise(t.Context(), 100)
 		if n != others || !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), first.ID.String()) {
-			t.Errorf("booked %d, %v", n, err)
+			t.Errorf("finalised %d, %v", n, err)
 		}
 	}
 	refused(1)
-	if n := book(t, l); n != 0 { // it is left alone for a while
-		t.Errorf("booked %d", n)
+	if n := finaliseOnce(t, l); n != 0 { // it is left alone for a while
+		t.Errorf("finalised %d", n)
 	}
 	db.SQL(t, "UPDATE pending_allocations SET due_at = now()")
 	refused(0)
@@ -240,7 +240,7 @@ func TestAnotherSaleOfTheSameReservationIsAnError(t *testing.T) {
 	}
 }
 
-// Workers book while their connections are cut, commits among them, leases of older workers run out, and refunds are folded. Whatever happens, no sale is recorded whose allocation is still open, at any moment that can be seen.
+// Workers finalise while their connections are cut, commits among them, leases of older workers run out, and refunds are folded. Whatever happens, no sale is recorded whose allocation is still open, at any moment that can be seen.
 func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
 	testkit.Long(t)
 	l, db := newLedger(t)
@@ -264,7 +264,7 @@ func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
 	for range 4 {
 		work.Go(func() {
 			for idle := 0; idle < 3; { // an error may hide that there is more
-				n, err := l.Book(t.Context(), 5)
+				n, err := l.Finalise(t.Context(), 5)
 				if err == nil && n == 0 {
 					idle++
 					time.Sleep(5 * time.Millisecond)

@@ -275,10 +275,10 @@ func dueRefs(t testing.TB, l *Ledger, lot drop.LotID) string {
 	return strings.Join(refs, " ")
 }
 
-// finalise books everything that is pending.
+// finalise makes sales of everything that is pending.
 func finalise(t testing.TB, l *Ledger) {
 	t.Helper()
-	for book(t, l) > 0 {
+	for finaliseOnce(t, l) > 0 {
 	}
 }
 

@@ -216,7 +216,7 @@ func applyBackwardsTwice(t testing.TB, l *Ledger, events []drop.Event, size int)
 		})
 	}
 	both.Go(func() {
-		if _, err := l.Book(t.Context(), 3); err != nil {
+		if _, err := l.Finalise(t.Context(), 3); err != nil {
 			t.Error(err)
 		}
 	})

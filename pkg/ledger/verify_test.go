@@ -23,7 +23,7 @@ func soldLot(t *testing.T, l *Ledger, lot drop.LotID) {
 	r.confirm(bob, 3, "pay-bob")
 	r.release(cy, 0)
 	apply(t, l, r.take()...)
-	book(t, l)
+	finaliseOnce(t, l)
 	r.refund(bob, 1, true)
 	r.paidLate(cy, "pay-cy")
 	apply(t, l, r.take()...)

@@ -207,7 +207,7 @@ func (c *cashier) chargeOne(ctx context.Context, ch drop.Charge, leased time.Tim
 	})
 	switch {
 	case err == nil && p.Decision == drop.PaymentApproved:
-		c.done.booked.Add(1)
+		c.done.finalised.Add(1)
 		c.metrics.Finalised.Inc()
 	case fault.Is(err, fault.Conflict): // it is decided, and stays so
 		c.log.Error("the payment gateway contradicts itself", "charge", ch.Key(), "says", p.Decision, "error", err)

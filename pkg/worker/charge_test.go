@@ -347,8 +347,8 @@ func TestUntilIdleWithAGateway(t *testing.T) {
 	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "HTTP status 500") {
 		t.Errorf("a gateway in trouble: %v", err)
 	}
-	// Without the gateway nothing of it is booked.
-	if sum, err := s.drain(t, worker.Options{}); err != nil || sum.Booked != 0 {
+	// Without the gateway nothing of it is finalised.
+	if sum, err := s.drain(t, worker.Options{}); err != nil || sum.Finalised != 0 {
 		t.Errorf("%+v, %v", sum, err)
 	}
 }

@@ -149,7 +149,7 @@ func (m mishap) recover(t *testing.T) (took recovery) {
 // audit checks, once the ledger has everything, that nothing was oversold and that both sides agree on every record.
 func (s *shop) audit(t testing.TB, units int64) {
 	t.Helper()
-	s.agreesWithin(t, time.Minute) // what a killed worker was booking comes back after 30 s
+	s.agreesWithin(t, time.Minute) // what a killed worker was finalising comes back after 30 s
 	s.nothingTwice(t)
 	if over := s.sql(t, fmt.Sprintf(`SELECT coalesce(sum(units), 0) > %d FROM order_ledger`, units)); over != "f" {
 		t.Error("more was sold than there is")

@@ -59,7 +59,7 @@ func (w *Worker) looked() bool {
 }
 
 // idle asks in the order in which work travels, so that nothing slips past behind a question: holds to take
-// back, entries the ledger has not got, events that could be folded, sales to book, notices to send. What waits behind a gap
+// back, entries the ledger has not got, events that could be folded, sales to finalise, notices to send. What waits behind a gap
 // or a freeze is not work: no worker can do it.
 func (w *Worker) idle(ctx context.Context) (bool, error) {
 	if w.does(Guardian) && !w.guardianDone() {
@@ -76,7 +76,7 @@ func (w *Worker) idle(ctx context.Context) (bool, error) {
 		}
 	}
 	if w.does(Finalise) {
-		unfinished := w.ledger.Unbooked
+		unfinished := w.ledger.Unfinalised
 		if w.opt.Gateway != nil { // what waits for a payer or the gateway's own decision is not work
 			unfinished = w.ledger.Unpaid
 		}

@@ -195,8 +195,8 @@ func TestWhateverTheQueueDoesTheLedgerGetsEachEventOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := int64(shards * (1 + 40 + 20)); sum.Events != want || sum.Parked != 0 || sum.Booked != shards*20 {
-				t.Errorf("did %+v, want %d events and %d booked", sum, want, shards*20)
+			if want := int64(shards * (1 + 40 + 20)); sum.Events != want || sum.Parked != 0 || sum.Finalised != shards*20 {
+				t.Errorf("did %+v, want %d events and %d finalised", sum, want, shards*20)
 			}
 			// What is lost comes again, or a later event shows the gap and it is fetched.
 			if _, highest := q.counts(); q.lose != nil && !lost {

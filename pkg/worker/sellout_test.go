@@ -201,9 +201,9 @@ func (r *receipts) check(t *testing.T, s *shop, lot drop.LotID, st drop.LotState
 			t.Errorf("%s asks again and gets %s, not %s: %v", user, again, id, err)
 		}
 	}
-	booked := s.sql(t, `SELECT count(*), count(DISTINCT n), coalesce(sum(units), 0) FROM order_ledger`)
-	if want := fmt.Sprintf("%d|%d|%d", st.Sold, st.Sold, st.Sold); booked != want {
-		t.Errorf("booked %s, want %s", booked, want)
+	finalised := s.sql(t, `SELECT count(*), count(DISTINCT n), coalesce(sum(units), 0) FROM order_ledger`)
+	if want := fmt.Sprintf("%d|%d|%d", st.Sold, st.Sold, st.Sold); finalised != want {
+		t.Errorf("finalised %s, want %s", finalised, want)
 	}
 	if int64(len(r.confirmed)) != st.Sold {
 		t.Errorf("%d buyers were told they bought, %d units are sold", len(r.confirmed), st.Sold)

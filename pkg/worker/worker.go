@@ -1,5 +1,5 @@
 // Package worker is what runs behind the sale: it carries events from the outbox into the ledger (relay),
-// books confirmed reservations (finalise), takes back expired holds (sweep), watches the doors (guardian) and tells
+// records confirmed reservations as sales (finalise), takes back expired holds (sweep), watches the doors (guardian) and tells
 // receivers on the web what happens (notify).
 //
 // Any number of workers may run at once, on any machine, and any of them may die at any moment: everything
@@ -48,7 +48,7 @@ type Stock interface {
 type Ledger interface {
 	recovery.Ledger
 	Journal
-	Bookings
+	Sales
 	Charges
 	Notices
 
@@ -178,18 +178,18 @@ type Summary struct {
 	Events     int64 `json:"events" table:"EVENTS"`         // folded by the ledger
 	Duplicates int64 `json:"duplicates" table:"DUPLICATES"` // events the ledger had already
 	Parked     int64 `json:"parked" table:"PARKED"`         // put into dead letters
-	Booked     int64 `json:"booked" table:"BOOKED"`         // confirmed reservations finalised
+	Finalised  int64 `json:"finalised" table:"FINALISED"`   // confirmed reservations that are sales now
 	Expired    int64 `json:"expired" table:"EXPIRED"`       // holds taken back
 	Reopened   int64 `json:"reopened" table:"REOPENED"`     // shards
 }
 
 // counters is Summary for concurrent use.
 type counters struct {
-	entries, events, duplicates, parked, booked, expired, reopened atomic.Int64
+	entries, events, duplicates, parked, finalised, expired, reopened atomic.Int64
 }
 
 func (c *counters) summary() Summary {
-	return Summary{c.entries.Load(), c.events.Load(), c.duplicates.Load(), c.parked.Load(), c.booked.Load(), c.expired.Load(), c.reopened.Load()}
+	return Summary{c.entries.Load(), c.events.Load(), c.duplicates.Load(), c.parked.Load(), c.finalised.Load(), c.expired.Load(), c.reopened.Load()}
 }
 
 // Worker is one worker. Run it once.
@@ -270,7 +270,7 @@ func (w *Worker) Run(ctx context.Context) (Summary, error) {
 		w.log.Error("worker stopped: nothing more is acknowledged", "error", err, "code", fault.CodeOf(err), "next", fault.HintOf(err))
 		return sum, err
 	}
-	w.log.Info("worker stopped", "entries", sum.Entries, "events", sum.Events, "booked", sum.Booked, "expired", sum.Expired, "parked", sum.Parked)
+	w.log.Info("worker stopped", "entries", sum.Entries, "events", sum.Events, "finalised", sum.Finalised, "expired", sum.Expired, "parked", sum.Parked)
 	return sum, err
 }
 

@@ -32,8 +32,8 @@ func TestUntilIdleRecordsEverythingAndEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := int64(6 * (1 + 30 + 15)); sum.Events != want || sum.Booked != 6*15 || sum.Parked != 0 {
-		t.Errorf("did %+v, want %d events and 90 booked", sum, want)
+	if want := int64(6 * (1 + 30 + 15)); sum.Events != want || sum.Finalised != 6*15 || sum.Parked != 0 {
+		t.Errorf("did %+v, want %d events and 90 finalised", sum, want)
 	}
 	s.mustAgree(t)
 	if again, err := s.drain(t, worker.Options{}); err != nil || again.Entries != 0 {
@@ -55,7 +55,7 @@ func TestRedeliveredEntriesChangeNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sum.Events != 0 || sum.Duplicates != 1+30+15 || sum.Booked != 0 {
+	if sum.Events != 0 || sum.Duplicates != 1+30+15 || sum.Finalised != 0 {
 		t.Errorf("did %+v, want 46 duplicates and nothing else", sum)
 	}
 	s.mustAgree(t)
@@ -169,7 +169,7 @@ func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
 		})
 	}
 	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
-		return s.sql(t, `SELECT count(*) > 20 FROM order_ledger`) == "t", "nothing is booked"
+		return s.sql(t, `SELECT count(*) > 20 FROM order_ledger`) == "t", "nothing is finalised"
 	})
 	if _, err := stop(); err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestAGracefulStopLeavesNothingHalfDone(t *testing.T) {
 		t.Errorf("entries are read and not acknowledged: %q %v", given, err)
 	}
 	if leased := s.sql(t, `SELECT count(*) FROM pending_allocations WHERE state = 'PROCESSING'`); leased != "0" {
-		t.Errorf("%s reservations are claimed and not booked", leased)
+		t.Errorf("%s reservations are claimed and not finalised", leased)
 	}
 	if alive := s.sql(t, `SELECT count(*) FROM workers`); alive != "0" {
 		t.Errorf("%s workers have not signed off", alive)

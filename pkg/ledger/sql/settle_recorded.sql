@@ -1,4 +1,4 @@
--- Of what would be booked next, that of which the order ledger has rows already: it is booked if they say what would be written,
+-- Of what would be finalised next, that of which the order ledger has rows already: it is finalised if they say what would be written,
 -- else left alone for a while.
 WITH next AS MATERIALIZED (
     SELECT ctid AS place, lot, n FROM pending_allocations

@@ -142,7 +142,7 @@ func (sh *shop) sell(t testing.TB, n int, lots ...drop.LotID) {
 	all.Wait()
 }
 
-// agrees waits until the ledger has everything that Redis has, exactly once, sold is booked, and nothing is left in the
+// agrees waits until the ledger has everything that Redis has, exactly once, sold is finalised, and nothing is left in the
 // outbox; n is how many users bought of each lot.
 func (sh *shop) agrees(t testing.TB, n int, lots ...drop.LotID) {
 	t.Helper()

@@ -165,7 +165,7 @@ func (s *shop) arrives(t testing.TB) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return n == 0 && st.Pending == 0, fmt.Sprintf("%d entries are not acknowledged, %d sales not booked", n, st.Pending)
+		return n == 0 && st.Pending == 0, fmt.Sprintf("%d entries are not acknowledged, %d sales not finalised", n, st.Pending)
 	})
 	o := reconcile.Options{Deep: true, Wait: 10 * time.Second, MaxLag: time.Minute, Actor: "test", Installation: s.ledger.Installation().ID}
 	report, err := reconcile.Run(t.Context(), s.stock, wire.ReconcileLedger(s.ledger), o)
