@@ -25,7 +25,7 @@ func newWorker(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Run what works behind the sale",
-		Long: `Record events in the ledger, finalise sales, take back expired holds and watch over Redis, until Ctrl-C.
+		Long: `Record events and sales in the ledger, take back expired holds and watch over Redis, until Ctrl-C.
 
   relay     carries events from Redis into the ledger, or into the queue that --transport names
   apply     carries them on from the queue into the ledger
