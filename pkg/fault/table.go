@@ -198,7 +198,7 @@ var table = []Entry{
 	{AlreadyReleased, "error", ExitRefused, 409, "Already released", "the hold was given back before", noRisk, "reserve again with a new key"},
 	{AlreadyRefunded, "error", ExitRefused, 409, "Already refunded", "the reservation was refunded, to another total than was asked for", noRisk, "see its state: dropctl reservation show ID"},
 	{NotConfirmed, "error", ExitRefused, 409, "Not confirmed", "only a confirmed reservation can be refunded", noRisk, "release the hold instead: dropctl release ID"},
-	{LedgerRejected, "error", ExitRefused, 409, "Rejected by the ledger", "the ledger found no unit left for this confirmation: Redis had counted units twice", "this user gets no unit; the payment is due for refund", "see the lot: dropctl reconcile LOT"},
+	{LedgerRejected, "error", ExitRefused, 409, "Rejected by the ledger", "the ledger found no unit left for this confirmation: Redis had counted units twice", "this buyer gets no unit; the payment is due for refund", "see the lot: dropctl reconcile LOT"},
 	{KeyReused, "error", ExitRefused, 422, "Key reused", "the idempotency key named another request before (other quantity or hold time)", noRisk, "use a new key for a new attempt"},
 	{Conflict, "error", ExitRefused, 409, "Conflict", "the thing is not in the state the call expected", noRisk, "look at it again and repeat with what is there now"},
 	{NeedsConfirm, "error", ExitUsage, 0, "Confirmation needed", "the command destroys or stops something and nobody could be asked", noRisk, "repeat it with --yes"},
@@ -254,7 +254,7 @@ var table = []Entry{
 
 	{StopFork, "stop", ExitUnavailable, 0, "Fork", "two different events claim the same place in the lot's history", "one of them is not real; nothing more is recorded", "see both: dropctl outbox list --lot LOT; keep the one that is recorded: dropctl outbox discard ID --reason WHY; or rebuild the lot: dropctl restore LOT"},
 	{StopGhost, "stop", ExitUnavailable, 0, "Ghost", "an event of a closed epoch arrived behind its end", "it describes something the shop no longer has", "dropctl ledger show --refund-due lists it if it was paid; then dropctl outbox discard ID --reason WHY"},
-	{StopOverCapacity, "stop", ExitUnavailable, 0, "Over capacity", "Redis confirmed more units than the ledger has", "the rejected user must be refunded", "dropctl restore LOT"},
+	{StopOverCapacity, "stop", ExitUnavailable, 0, "Over capacity", "Redis confirmed more units than the ledger has", "the rejected buyer must be refunded", "dropctl restore LOT"},
 	{StopUnfoldable, "stop", ExitUnavailable, 0, "Unfoldable", "an event does not fit the state before it", "nothing more is recorded for this lot", "see it: dropctl outbox list --lot LOT; try it again: dropctl outbox retry ID; or give it up: dropctl outbox discard ID --reason WHY; or rebuild the lot: dropctl restore LOT"},
 	{StopLoadMismatch, "stop", ExitUnavailable, 0, "Load mismatch", "a load brought other totals than the ledger had closed the epoch with", "nothing more is recorded for this lot", "dropctl restore LOT"},
 
