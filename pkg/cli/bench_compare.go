@@ -55,7 +55,7 @@ takes about six minutes.`,
 				o.Progress = a.note
 			}
 			r, err := compare.Run(cmd.Context(), o)
-			if err != nil {
+			if err != nil && len(r.Models) == 0 {
 				return err
 			}
 			var drawErr error // what took minutes to measure is printed all the same
@@ -67,7 +67,10 @@ takes about six minutes.`,
 			if err := a.print(r); err != nil {
 				return err
 			}
-			return cmp.Or(drawErr, r.Err())
+			if r.Interrupted {
+				a.note("ended early: this is what was measured until then, and no bar was judged")
+			}
+			return cmp.Or(err, drawErr, r.Err())
 		},
 	}
 	f := cmd.Flags()

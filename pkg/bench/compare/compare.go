@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dropctl/dropctl/pkg/bench/bars"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
@@ -37,7 +38,8 @@ type effort struct {
 var full = effort{warm: 500 * time.Millisecond, probe: 500 * time.Millisecond, drillUnits: 800, drillCallers: 64, deaths: 32, grace: time.Second, darkAfter: 1200 * time.Millisecond}
 
 // Run compares. It starts its own servers and leaves nothing behind, not even when ctx ends, with whose error it then
-// returns. A missed bar is no error here: see Report.Err. Errors: fault.Usage, and those of the lab and the drivers.
+// returns. With an error comes what was measured until then, if anything was. A missed bar is no error here: see Report.Err.
+// Errors: fault.Usage, and those of the lab and the drivers.
 func Run(ctx context.Context, o Options) (Report, error) { return run(ctx, o, full) }
 
 func run(ctx context.Context, o Options, e effort) (Report, error) {
@@ -90,7 +92,7 @@ type entry struct {
 
 func compete(ctx context.Context, o Options, e effort, models []Model) (Report, error) {
 	begun := time.Now()
-	report := Report{Users: o.Users, Lots: o.Lots, Stock: o.Stock, Rounds: o.Rounds, Duration: o.Duration, Seed: o.Seed, CPUs: runtime.GOMAXPROCS(0), Go: runtime.Version()}
+	report := Report{Users: o.Users, Lots: o.Lots, Stock: o.Stock, Rounds: o.Rounds, Duration: o.Duration, Seed: o.Seed, CPUs: runtime.GOMAXPROCS(0), Go: runtime.Version(), Models: []Row{}, Bars: []bars.Row{}}
 	var entries []*entry
 	synced := false
 	for _, m := range models {
@@ -103,18 +105,23 @@ func compete(ctx context.Context, o Options, e effort, models []Model) (Report, 
 	}
 	defer a.close(ctx)
 	for _, step := range []func(context.Context, []*entry) error{a.seek, a.takeTurns, a.drills} {
-		if err := step(ctx, entries); err != nil {
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			return Report{}, err
+		if err = step(ctx, entries); err != nil {
+			break
 		}
 	}
 	for _, e := range entries {
-		report.Models = append(report.Models, e.row())
+		if len(e.rounds) > 0 {
+			report.Models = append(report.Models, e.row())
+		}
+	}
+	report.Took = time.Since(begun).Round(time.Millisecond)
+	if err != nil {
+		if report.Interrupted = true; ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return report, err
 	}
 	report.Bars = bar(report.Models)
-	report.Took = time.Since(begun).Round(time.Millisecond)
 	return report, nil
 }
 

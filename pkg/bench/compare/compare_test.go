@@ -240,7 +240,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// A comparison that is stopped leaves no server behind (the test kit watches) and says why it ended.
+// A comparison that is stopped leaves no server behind (the test kit watches), says why it ended, and returns what it has.
 func TestStopsWithItsContext(t *testing.T) {
 	t.Parallel()
 	stop := errors.New("enough")
@@ -248,7 +248,23 @@ func TestStopsWithItsContext(t *testing.T) {
 	o := options(t)
 	o.Duration, o.Models = time.Hour, []string{"dropctl"}
 	o.Progress = func(string, ...any) { cancel(stop) }
-	if _, err := run(ctx, o, little); !errors.Is(err, stop) {
-		t.Fatalf("it ended with %v", err)
+	if r, err := run(ctx, o, little); !errors.Is(err, stop) || len(r.Models) != 0 {
+		t.Fatalf("it ended with %v, %+v", err, r)
+	}
+	ctx, cancel = context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	o = options(t)
+	o.Rounds, o.Models = 1000, []string{"dropctl"}
+	o.Progress = func(format string, _ ...any) {
+		if strings.Contains(format, "round") {
+			cancel(stop)
+		}
+	}
+	r, err := run(ctx, o, little)
+	if !errors.Is(err, stop) || !r.Interrupted || len(r.Models) != 1 || len(r.Bars) != 0 {
+		t.Fatalf("it ended with %v, %+v", err, r)
+	}
+	if m := r.Models[0]; len(m.Each) == 0 || m.PerSecond == 0 || len(m.Audits) != 0 || m.Leaked != nil {
+		t.Errorf("after a round: %+v", m)
 	}
 }

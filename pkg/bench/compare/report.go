@@ -22,6 +22,8 @@ type Report struct {
 	Models   []Row         `json:"models" table:"MODELS"`
 	Bars     []bars.Row    `json:"bars" table:"BARS"`
 	SVG      string        `json:"svg" table:"DRAWING,ifset"` // the file that was drawn; "" if none
+
+	Interrupted bool `json:"interrupted" table:"INTERRUPTED,ifset"` // it holds what was measured until then, and judges no bar
 }
 
 // Row is a model with the medians over its rounds. What is "per success" is divided by the accepted.
@@ -62,7 +64,10 @@ func (e *entry) row() Row {
 		Retries:     bars.Digits(perSuccess(func(r Round) float64 { return float64(r.Retries) })),
 		LockWait:    round(perSuccess(func(r Round) float64 { return float64(r.LockWait) })),
 		Connections: int(e.median(func(r Round) float64 { return float64(r.Connections) })),
-		Audits:      []Audit{e.sold}, Oversold: e.sold.Oversold, OverLimit: e.sold.OverLimit,
+		Audits:      []Audit{}, Oversold: e.sold.Oversold, OverLimit: e.sold.OverLimit,
+	}
+	if e.sold.Units > 0 { // it came to that
+		r.Audits = append(r.Audits, e.sold)
 	}
 	if cpu := round(perSuccess(func(r Round) float64 { return float64(r.CPU) })); cpu > 0 {
 		r.CPU = &cpu
