@@ -95,11 +95,14 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 	}
 	book, err := simulate.Run(ctx, s, scenario, o)
 	view.close()
+	if m != nil && !m.flushed.IsZero() {
+		book.Flushed(m.flushed)
+	}
 	if err != nil {
 		return book.SoFar(scenario), err
 	}
 	if m != nil {
-		if err := m.recovered(ctx, s, scenario.Lots, a.note); err != nil {
+		if err := m.recovered(ctx, l, s, scenario.Lots, a.note); err != nil {
 			return book.SoFar(scenario), err
 		}
 	}

@@ -292,6 +292,9 @@ func (a *app) played(summary simulate.Summary, err error) error {
 		a.note("%d of %d users gave up before anybody took their call: %.0f calls a second were answered, and more came. Simulate fewer users, or let them arrive more slowly",
 			summary.GaveUp, summary.Users, float64(summary.Requests)/summary.Took.Seconds())
 	}
+	if n := len(summary.Lost); n > 0 {
+		a.note("what buyers were told before Redis was emptied is no longer so in %d cases: the ledger had not got it. Nothing was sold twice for that", n)
+	}
 	if err = cmp.Or(err, printErr, summary.Err()); err != nil {
 		return err
 	}

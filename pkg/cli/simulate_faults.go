@@ -13,6 +13,8 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/ledger"
+	"github.com/dropctl/dropctl/pkg/recovery"
 	"github.com/dropctl/dropctl/pkg/retry"
 	"github.com/dropctl/dropctl/pkg/simulate"
 	"github.com/dropctl/dropctl/pkg/stock"
@@ -28,6 +30,7 @@ type mishaps struct {
 	laboratory *wire.Laboratory
 	faults     []lab.Fault
 	done       []simulate.Mishap
+	flushed    time.Time // when Redis was emptied last; zero: it was not
 }
 
 // parseFaults reads what goes wrong in a rehearsal.
@@ -101,16 +104,22 @@ func ownWorker() ([]string, error) {
 // happen does what is to go wrong while users are there.
 func (m *mishaps) happen(say func(string, ...any)) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
+		began := time.Now()
 		done, err := m.laboratory.Rig.Schedule(ctx, m.faults, func(f lab.Fault) { say("now: %s", f) })
 		for _, d := range done {
 			m.done = append(m.done, simulate.Mishap(d))
+			if f, err := lab.ParseFault(d.Fault); err == nil && f.Act == lab.FlushAct && d.Done { // until it is back, nobody sells
+				m.flushed = began.Add(d.At + d.Took + 10*time.Millisecond)
+			}
 		}
 		return err
 	}
 }
 
-// recovered waits until the guardian has let every lot sell again. If it does not, the audit that follows says why.
-func (m *mishaps) recovered(ctx context.Context, s *stock.Stock, lots []drop.Definition, say func(string, ...any)) error {
+// recovered waits until the guardian has let every lot sell again. A worker that was started after Redis was emptied makes no
+// lots anew, since it may be the wrong Redis: they are restored then, as an operator would. If a lot still sells nothing, the
+// audit that follows says why.
+func (m *mishaps) recovered(ctx context.Context, l *ledger.Ledger, s *stock.Stock, lots []drop.Definition, say func(string, ...any)) error {
 	var ids []drop.LotID
 	for _, l := range lots {
 		ids = append(ids, l.Lot)
@@ -118,15 +127,39 @@ func (m *mishaps) recovered(ctx context.Context, s *stock.Stock, lots []drop.Def
 	within, cancel := context.WithTimeout(ctx, reopenWithin)
 	defer cancel()
 	say("waiting until every lot sells again")
-	for began := time.Now(); ; {
+	began := time.Now()
+	for operator := began.Add(operatorComes); ; {
 		states, err := s.LotStates(within, ids)
 		shut := slices.ContainsFunc(ids, func(id drop.LotID) bool { return !states[id].Sells() || states[id].Run == "" })
 		if err == nil && !shut {
 			say("recovered after %s", fault.Duration(time.Since(began).Round(time.Millisecond)))
 			return nil
 		}
+		if err == nil && !m.flushed.IsZero() && time.Now().After(operator) {
+			restoreMissing(within, wire.Rebuilder(s, l), ids, states, say)
+			operator = time.Now().Add(operatorComes)
+		}
 		if retry.Sleep(within, 50*time.Millisecond) != nil {
 			return ctx.Err()
 		}
+	}
+}
+
+// operatorComes is how long an emptied Redis is left to the worker.
+const operatorComes = 10 * time.Second
+
+// restoreMissing rebuilds the lots that Redis has not. What fails is tried again later.
+func restoreMissing(ctx context.Context, r *recovery.Rebuilder, ids []drop.LotID, states map[drop.LotID]drop.LotState, say func(string, ...any)) {
+	var restored []drop.LotID
+	for _, id := range ids {
+		if _, there := states[id]; there {
+			continue
+		}
+		if _, err := r.Rebuild(ctx, id, "simulate", "Redis was emptied"); err == nil {
+			restored = append(restored, id)
+		}
+	}
+	if len(restored) > 0 && r.Record(ctx, restored) == nil {
+		say("a worker that never saw these lots in Redis does not make them anew: restored %s, as dropctl restore --all does", drop.SomeLots(restored))
 	}
 }

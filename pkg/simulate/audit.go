@@ -21,11 +21,12 @@ type Ledger interface {
 // Audit holds the book against the ledger once it has caught up, and returns every broken promise: every
 // acknowledged confirmation is a sale, nobody was sold to who was not told so, nobody twice under one key,
 // no lot sold more than it had, and nobody has more of one than its limit. With a payment gateway, whose questions must all be settled, every unit sold is paid for
-// once, and no other one; nil: there is none.
+// once, and no other one; nil: there is none. What Redis has lost because it was emptied on purpose is told by the summary.
 func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	wrong := append([]string{}, b.violations...)
+	wrong := slices.Clone(b.violations)
+	found := func(format string, args ...any) { wrong = append(wrong, violation{fmt.Sprintf(format, args...), nil}) }
 	sold := map[string]drop.Reservation{} // by attempt
 	for lot, def := range b.lots {
 		var units int64
@@ -40,7 +41,7 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, 
 				}
 				units += r.Qty
 				if first, twice := sold[r.ID.Attempt]; twice && first.ID != r.ID {
-					wrong = append(wrong, fmt.Sprintf("sold twice under one key: %s and %s", first.ID, r.ID))
+					found("sold twice under one key: %s and %s", first.ID, r.ID)
 				}
 				sold[r.ID.Attempt] = r
 			}
@@ -50,11 +51,11 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, 
 			return nil, err
 		}
 		if units > def.Stock {
-			wrong = append(wrong, fmt.Sprintf("%s: %d units sold of %d", lot, units, def.Stock))
+			found("%s: %d units sold of %d", lot, units, def.Stock)
 		}
 		for user, n := range has {
 			if def.Limit > 0 && n > def.Limit {
-				wrong = append(wrong, fmt.Sprintf("%s: %s has %d units, the limit is %d", lot, user, n, def.Limit))
+				found("%s: %s has %d units, the limit is %d", lot, user, n, def.Limit)
 			}
 		}
 	}
@@ -64,11 +65,13 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, 
 		return nil, err
 	}
 	paid, err := b.auditPayments(ctx, ledger, bank)
-	return slices.Concat(wrong, late, paid), err
+	broken, lost := b.sorted(append(wrong, late...))
+	b.lost = lost
+	return append(broken, paid...), err
 }
 
 // auditLate checks that of everybody who paid in vain it is recorded that the money is to go back.
-func (b *Book) auditLate(ctx context.Context, ledger Ledger) (wrong []string, err error) {
+func (b *Book) auditLate(ctx context.Context, ledger Ledger) (wrong []violation, err error) {
 	recorded := map[drop.LotID]map[string]bool{}
 	for lot := range b.lots {
 		if recorded[lot], err = ledger.PaidLate(ctx, lot); err != nil {
@@ -82,7 +85,7 @@ func (b *Book) auditLate(ctx context.Context, ledger Ledger) (wrong []string, er
 		}
 		b.count.PaidLate++
 		if !recorded[a.request.Lot][name] {
-			wrong = append(wrong, fmt.Sprintf("%s paid for %s when the hold had ended, and it is not recorded that the money is to go back", a.request.User, a.id))
+			wrong = append(wrong, violation{fmt.Sprintf("%s paid for %s when the hold had ended, and it is not recorded that the money is to go back", a.request.User, a.id), a})
 		}
 	}
 	return wrong, nil
@@ -105,19 +108,19 @@ func (b *Book) auditPayments(ctx context.Context, ledger Ledger, bank *Bank) (wr
 
 // compare holds every acknowledged confirmation against the sales, and every sale against what was told. Those whose payment
 // was refused are sold to nobody.
-func (b *Book) compare(sold map[string]drop.Reservation, bank *Bank) (wrong []string) {
+func (b *Book) compare(sold map[string]drop.Reservation, bank *Bank) (wrong []violation) {
 	for name, a := range b.attempts {
 		sale, ok := sold[name]
 		if a.confirmed != nil && !ok && bank.refused(a.confirmed.ID) {
 			continue
 		}
 		if text := a.differs(sale, ok); text != "" {
-			wrong = append(wrong, text)
+			wrong = append(wrong, violation{text, a})
 		}
 	}
 	for name, sale := range sold {
 		if b.attempts[name] == nil {
-			wrong = append(wrong, fmt.Sprintf("recorded %s as sold, but nobody asked for it", sale.ID))
+			wrong = append(wrong, violation{fmt.Sprintf("recorded %s as sold, but nobody asked for it", sale.ID), nil})
 		}
 	}
 	return wrong

@@ -22,7 +22,15 @@ type Book struct {
 	refuse     *hdrhistogram.Histogram
 	attempts   map[string]*attempt // by attempt, which is a hash of lot, user and key
 	lots       map[drop.LotID]drop.Definition
-	violations []string
+	violations []violation
+	flushed    time.Time // when Redis was emptied on purpose; zero: never
+	lost       []string  // what that took from buyers; known once it is audited
+}
+
+// violation is a broken promise. Redis emptied on purpose may have broken it where its attempt is of before that.
+type violation struct {
+	text    string
+	attempt *attempt // nil: it is about more than one
 }
 
 // Counts are the answers given.
@@ -54,6 +62,7 @@ func (l Latency) Cell() string {
 type attempt struct {
 	request   drop.ReserveRequest
 	id        drop.ReservationID // of the newest answer
+	created   time.Time          // its hold, as told first
 	deadline  time.Time
 	grants    int               // answers that were no replay
 	confirmed *drop.Reservation // as acknowledged first
@@ -114,9 +123,31 @@ func (b *Book) gaveUp() {
 	b.mu.Unlock()
 }
 
+// Flushed notes that Redis was emptied on purpose, at the latest at that time. No guarantee covers what the ledger had not got
+// until then: buyers who were told something before have lost it.
+func (b *Book) Flushed(at time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if at.After(b.flushed) {
+		b.flushed = at
+	}
+}
+
+// sorted tells broken promises apart from what was lost since Redis was emptied.
+func (b *Book) sorted(all []violation) (broken, lost []string) {
+	for _, v := range all {
+		if v.attempt != nil && v.attempt.created.Before(b.flushed) {
+			lost = append(lost, v.text)
+		} else {
+			broken = append(broken, v.text)
+		}
+	}
+	return broken, lost
+}
+
 // wrong enters a broken promise. It is called with the lock held.
-func (b *Book) wrong(format string, args ...any) {
-	b.violations = append(b.violations, fmt.Sprintf(format, args...))
+func (b *Book) wrong(a *attempt, format string, args ...any) {
+	b.violations = append(b.violations, violation{fmt.Sprintf(format, args...), a})
 }
 
 // reserved enters the answer to a reserve call.
@@ -135,7 +166,7 @@ func (b *Book) reserved(r drop.ReserveRequest, out drop.Outcome, err error, took
 	name := drop.AttemptOf(r.Lot, r.User, r.Key)
 	a := b.attempts[name]
 	if a == nil {
-		a = &attempt{request: r, id: out.Reservation.ID, deadline: out.Reservation.Deadline}
+		a = &attempt{request: r, id: out.Reservation.ID, created: out.Reservation.Created, deadline: out.Reservation.Deadline}
 		b.attempts[name] = a
 	}
 	if out.Replayed {
@@ -155,14 +186,14 @@ func record(h *hdrhistogram.Histogram, took time.Duration) {
 // checkGrant holds an accepted reserve call against what was said before: same key, same answer.
 func (b *Book) checkGrant(a *attempt, r drop.ReserveRequest, res drop.Reservation) {
 	if a.grants > 1 {
-		b.wrong("%s, key %s: granted twice", r.User, r.Key)
+		b.wrong(a, "%s, key %s: granted twice", r.User, r.Key)
 	}
 	if r.Qty != a.request.Qty || r.Hold != a.request.Hold {
-		b.wrong("%s, key %s: another wish under the same key was accepted", r.User, r.Key)
+		b.wrong(a, "%s, key %s: another wish under the same key was accepted", r.User, r.Key)
 	}
 	// A late confirm takes the units anew: the same attempt then has a new number, and names the old one.
 	if res.ID != a.id && res.From != a.id.N {
-		b.wrong("%s, key %s: first told %s, then %s", r.User, r.Key, a.id, res.ID)
+		b.wrong(a, "%s, key %s: first told %s, then %s", r.User, r.Key, a.id, res.ID)
 	}
 }
 
@@ -173,14 +204,14 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 	b.count.Requests++
 	a := b.attempts[r.ID.Attempt]
 	if a == nil {
-		b.wrong("%s: settled, but never granted", r.ID)
+		b.wrong(nil, "%s: settled, but never granted", r.ID)
 		return
 	}
 	if err != nil {
 		b.count.Refused[fault.CodeOf(err)]++
 		switch {
 		case fault.Is(err, fault.NotFound):
-			b.wrong("%s: granted, but no longer known", r.ID)
+			b.wrong(a, "%s: granted, but no longer known", r.ID)
 		case fault.ExitOf(err) == fault.ExitRefused:
 			a.late = a.late || r.Action == drop.ActConfirm && tooLate(fault.CodeOf(err))
 		case r.Action == drop.ActConfirm:
@@ -211,7 +242,7 @@ func tooLate(code fault.Code) bool {
 // released holds an acknowledged release against everything said before.
 func (b *Book) released(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 	if a.confirmed != nil {
-		b.wrong("%s: released after it was sold", r.ID)
+		b.wrong(a, "%s: released after it was sold", r.ID)
 	}
 	if r.Keep == 0 && !out.Replayed {
 		b.count.Released++
@@ -222,10 +253,10 @@ func (b *Book) released(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 // refunded holds an acknowledged refund against everything said before.
 func (b *Book) refunded(a *attempt, r drop.SettleRequest, res drop.Reservation) {
 	if a.confirmed == nil && !a.unknown {
-		b.wrong("%s: refunded, but never sold", r.ID)
+		b.wrong(a, "%s: refunded, but never sold", r.ID)
 	}
 	if res.Refunded < a.refunded || r.Total >= 0 && res.Refunded != r.Total {
-		b.wrong("%s: the refund of %d units was answered with %d refunded", r.ID, r.Total, res.Refunded)
+		b.wrong(a, "%s: the refund of %d units was answered with %d refunded", r.ID, r.Total, res.Refunded)
 	}
 	b.count.Refunded += res.Refunded - a.refunded
 	a.refunded = res.Refunded
@@ -236,22 +267,22 @@ func (b *Book) confirmed(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 	res := out.Reservation
 	retaken := res.ID != r.ID
 	if res.State != drop.Confirmed || res.Ref != r.Ref || r.Qty != 0 && res.Qty != r.Qty {
-		b.wrong("%s: the confirmation of %d units was answered with %s, %d units", r.ID, r.Qty, res.State, res.Qty)
+		b.wrong(a, "%s: the confirmation of %d units was answered with %s, %d units", r.ID, r.Qty, res.State, res.Qty)
 	}
 	if retaken && (res.From != r.ID.N || b.lots[res.ID.Lot].Late != drop.Reclaim) {
-		b.wrong("%s: its confirmation was answered with %s", r.ID, res.ID)
+		b.wrong(a, "%s: its confirmation was answered with %s", r.ID, res.ID)
 	}
 	if !retaken && !out.Replayed && !out.Now.Before(a.deadline) {
-		b.wrong("%s: confirmed at %s, after its deadline %s", r.ID, out.Now, a.deadline)
+		b.wrong(a, "%s: confirmed at %s, after its deadline %s", r.ID, out.Now, a.deadline)
 	}
 	if a.released {
-		b.wrong("%s: confirmed after it was given back", r.ID)
+		b.wrong(a, "%s: confirmed after it was given back", r.ID)
 	}
 	switch {
 	case a.confirmed == nil:
 		a.confirmed, a.id = &res, res.ID
 		b.count.Sold += res.Qty
 	case a.confirmed.ID != res.ID || a.confirmed.Qty != res.Qty:
-		b.wrong("%s: confirmed as %s with %d units, then as %s with %d", r.ID, a.confirmed.ID, a.confirmed.Qty, res.ID, res.Qty)
+		b.wrong(a, "%s: confirmed as %s with %d units, then as %s with %d", r.ID, a.confirmed.ID, a.confirmed.Qty, res.ID, res.Qty)
 	}
 }

@@ -254,6 +254,41 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 	}
 }
 
+// What was told before Redis was emptied on purpose is lost, and no broken promise; what was told afterwards, or sold beyond the
+// capacity, is one as ever.
+func TestTheAuditTellsWhatAFlushHasLost(t *testing.T) {
+	flushed := time.Now()
+	lots := []drop.Definition{{Lot: "truffle", Stock: 2}}
+	told := func(b *Book, user string, at time.Time) {
+		r := drop.ReserveRequest{Lot: "truffle", User: user, Key: "k", Qty: 1}
+		id := drop.ReservationID{Lot: "truffle", Attempt: drop.AttemptOf("truffle", user, "k"), N: 3}
+		sold := drop.Reservation{ID: id, State: drop.Held, Qty: 1, Created: at, Deadline: at.Add(time.Hour)}
+		b.reserved(r, drop.Outcome{Reservation: sold, Now: at}, nil, time.Millisecond)
+		sold.State, sold.Ref = drop.Confirmed, "p"
+		b.settled(drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: "p"}, drop.Outcome{Reservation: sold, Now: at}, nil)
+	}
+	for name, c := range map[string]struct {
+		at           time.Time
+		recorded     recorded
+		lost, broken int
+	}{
+		"told before":   {at: flushed.Add(-time.Second), lost: 1},
+		"told after":    {at: flushed.Add(time.Second), broken: 1},
+		"sold too much": {at: flushed.Add(-time.Second), recorded: recorded{{ID: drop.ReservationID{Lot: "truffle", Attempt: "x", N: 9}, State: drop.Confirmed, Qty: 3}}, lost: 1, broken: 2},
+	} {
+		b := newBook(lots)
+		b.Flushed(flushed)
+		told(b, "ann", c.at)
+		broken, err := b.Audit(t.Context(), c.recorded, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := b.Summarise(Scenario{}, nil, broken); len(s.Lost) != c.lost || len(s.Broken) != c.broken || (s.Verdict == "ok") != (c.broken == 0) {
+			t.Errorf("%s: %s, lost %q, broken %q", name, s.Verdict, s.Lost, s.Broken)
+		}
+	}
+}
+
 type recorded []drop.Reservation
 
 func (r recorded) LiveReservations(_ context.Context, _ drop.LotID, fn func([]drop.Reservation) error) error {

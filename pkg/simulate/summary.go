@@ -29,9 +29,10 @@ type Summary struct {
 	Scenario      string               `json:"scenario" table:"SCENARIO"`
 	Users         int                  `json:"users" table:"USERS"`
 	Seed          uint64               `json:"seed" table:"SEED"`
-	Took          time.Duration        `json:"took_seconds" table:"TOOK"`   // the rehearsal itself, without what follows
-	Faults        []Mishap             `json:"faults" table:"FAULTS,ifset"` // what went wrong on purpose
-	Broken        []string             `json:"broken" table:"BROKEN"`       // every promise that was not kept
+	Took          time.Duration        `json:"took_seconds" table:"TOOK"`         // the rehearsal itself, without what follows
+	Faults        []Mishap             `json:"faults" table:"FAULTS,ifset"`       // what went wrong on purpose
+	Lost          []string             `json:"lost,omitempty" table:"LOST,ifset"` // what buyers were told before Redis was emptied on purpose, and is no longer so
+	Broken        []string             `json:"broken" table:"BROKEN"`             // every promise that was not kept
 	Lots          []LotEnd             `json:"lots" table:"LOTS"`
 }
 
@@ -69,6 +70,9 @@ func (l LotEnd) unaccounted() int64 {
 // Summarise adds up a run that was audited. broken are the promises that the audit found not kept.
 func (b *Book) Summarise(of Scenario, lots []LotEnd, broken []string) Summary {
 	s := b.counted(of)
+	b.mu.Lock()
+	s.Lost = b.lost
+	b.mu.Unlock()
 	s.Verdict, s.Broken, s.Lots = "ok", append(s.Broken, broken...), append(s.Lots, lots...)
 	for _, l := range lots {
 		s.Oversold += l.oversold()
@@ -92,7 +96,9 @@ func (b *Book) SoFar(of Scenario) Summary {
 	s.Verdict, s.SoldUnits = "none", b.Counts().Sold-s.Refunded
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s.Broken = append(s.Broken, b.violations...); len(s.Broken) > 0 {
+	broken, lost := b.sorted(b.violations)
+	s.Lost = lost
+	if s.Broken = append(s.Broken, broken...); len(s.Broken) > 0 {
 		s.Verdict = string(fault.Broken)
 	}
 	return s
