@@ -21,8 +21,8 @@ func newLedgerVerify(a *app) *cobra.Command {
 		Short: "Recompute the journal's hashes and all totals",
 		Long: `Read the whole journal of lots and recompute everything that follows from it: each row's hash,
 which is made of the row before and the event, the totals of the lot, the epochs it was issued,
-every reservation, and the rows of the order ledger. It reads one moment of each lot, needs little memory however long the
-journal is, and changes nothing. Selling goes on meanwhile.
+every reservation, and the rows of the order ledger. It reads one moment of each lot, needs little
+memory however long the journal is, and changes nothing. Selling goes on meanwhile.
 
 If a row was changed, removed or put in, the first one that does not fit is named, with exit
 status 6. With -q nothing is printed if all is well. Archived lots are verified by their names
