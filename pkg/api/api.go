@@ -15,28 +15,38 @@ import (
 	"github.com/dropctl/dropctl/pkg/telemetry"
 )
 
-// Stock is the engine as the API sees it. Its errors carry codes of the table.
+// Stock is the engine as the API sees it, for many requests at once. Its errors carry codes of the table.
 type Stock interface {
+	// Reserve and Settle may have acted although they return fault.OutcomeUnknown: who asks again in the same way learns it.
 	Reserve(ctx context.Context, q drop.ReserveRequest) (drop.Outcome, error)
 	Settle(ctx context.Context, q drop.SettleRequest) (drop.Outcome, error)
+	// Unknown reports whether a lot has no record of the attempt (lot, user, key), and none of the user.
 	Unknown(ctx context.Context, lot drop.LotID, user, key string) (bool, error)
+	// Reservation returns a reservation as Redis has it; fault.NotFound if it does not, or no longer.
 	Reservation(ctx context.Context, id drop.ReservationID) (drop.Reservation, error)
+	// Lot returns one atomic look at a lot; fault.LotNotLoaded if Redis has no such lot.
 	Lot(ctx context.Context, lot drop.LotID) (drop.LotState, error)
+	// UsersOf returns what some users hold and have bought of a lot; one without a record is absent.
 	UsersOf(ctx context.Context, lot drop.LotID, users []string) (map[string]drop.UserCount, error)
+	// LotStates returns a look at each of the lots; one that Redis has not is absent.
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
+	// Lots lists every lot that Redis has, sorted.
 	Lots(ctx context.Context) ([]drop.LotID, error)
+	// Adjust and Change return the lot as it then is, and whether it was so before.
 	Adjust(ctx context.Context, q drop.AdjustRequest) (drop.LotState, bool, error)
 	Change(ctx context.Context, q drop.ChangeRequest) (drop.LotState, bool, error)
 }
 
 // Ledger is what the API asks PostgreSQL. Reserving and settling never need it.
 type Ledger interface {
+	// ReservationsByID returns these reservations; one that the ledger does not know is absent.
 	ReservationsByID(ctx context.Context, ids []drop.ReservationID) (map[drop.ReservationID]drop.Recorded, error)
+	// Reservations returns one page, in the order of lot and age.
 	Reservations(ctx context.Context, f drop.ReservationFilter) ([]drop.Recorded, error)
 	// WhyAbsent is why Redis rightly has no such lot, nil if it should have it; err is why that is not known.
 	WhyAbsent(ctx context.Context, lot drop.LotID) (why, err error)
 	// DueOf returns what is due of a reservation for payments that paid for nothing; CloseDue records that their money was
-	// given back.
+	// given back, and returns of how many payments: 0 if that was known.
 	DueOf(ctx context.Context, id drop.ReservationID) (drop.Due, error)
 	CloseDue(ctx context.Context, id drop.ReservationID, actor, reason string) (int64, error)
 }

@@ -34,7 +34,9 @@ type Options struct {
 // DefaultTimeout bounds a statement where Options say nothing.
 const DefaultTimeout = 15 * time.Second
 
-// Ledger is a pool of connections to one migrated database.
+// Ledger is a pool of connections to one migrated database. Its methods may be called by many goroutines at once. A call
+// takes twice Options.Timeout at the most; what reads in pages, for each page. It returns fault.Unavailable where the server
+// does not answer, and what it names itself.
 type Ledger struct {
 	pool         *pgxpool.Pool
 	locks        *pgxpool.Pool // for advisory locks, which are held while calls need connections too

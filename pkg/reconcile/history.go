@@ -64,6 +64,7 @@ type PastRun struct {
 // Records are the account that is kept of runs and repairs, each list newest first.
 type Records interface {
 	Runs(ctx context.Context, limit int) ([]PastRun, error)
+	// RepairsOfRuns returns the repairs of these runs, RepairsOutsideRuns those of none: rebuilds and archives.
 	RepairsOfRuns(ctx context.Context, runs []int64) ([]PastRepair, error)
 	RepairsOutsideRuns(ctx context.Context, limit int) ([]PastRepair, error)
 }

@@ -9,7 +9,7 @@ import (
 
 // Stock is the Redis side. Every read of one lot is atomic; pages are not, which the looks allow for.
 type Stock interface {
-	Shards() int
+	Shards() int // P
 	// SetUp tells whose data Redis has, "" if it has none.
 	SetUp(ctx context.Context) (installation string, shards int, err error)
 	// Lots returns every lot that Redis has.
@@ -18,7 +18,8 @@ type Stock interface {
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
 	// EventsSince returns the outbox events of one shard's lots behind each watermark, in order, as far as still kept.
 	EventsSince(ctx context.Context, shard int, from map[drop.LotID]drop.Watermark) (map[drop.LotID][]drop.Event, error)
-	// Records calls fn with every record of a lot, in pages; one may come twice.
+	// Records calls fn with every record of a lot, in pages; one may come twice. It ends with the error of fn, if that
+	// returns one; so do Users and DueEntries.
 	Records(ctx context.Context, lot drop.LotID, fn func(page []drop.Reservation) error) error
 	// Users calls fn with every user's counters of a lot, in pages.
 	Users(ctx context.Context, lot drop.LotID, fn func(page []drop.UserCount) error) error

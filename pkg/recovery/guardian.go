@@ -24,12 +24,15 @@ import (
 // Stock is what the guardian needs of Redis. What changes something acts only if all still is as it was seen, on the
 // same server, else it returns fault.Conflict.
 type Stock interface {
+	// ShardState looks at the door of a shard: the server it is open on, the one that is there now, and whether it is frozen.
 	ShardState(ctx context.Context, shard int) (drop.ShardState, error)
+	// OutboxState tells how many entries of a shard the ledger has not got.
 	OutboxState(ctx context.Context, shard int) (drop.OutboxState, error)
 	// LotsOf returns every lot that Redis has in these shards.
 	LotsOf(ctx context.Context, shards []int) ([]drop.LotID, error)
 	// LotStates returns a snapshot of each lot, damaged ones included; a lot that Redis has not is absent.
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
+	// Freeze shuts a shard; Reopen opens it on the server it was seen on, which has to equal the ledger.
 	Freeze(ctx context.Context, seen drop.ShardState, reason fault.Code) error
 	Reopen(ctx context.Context, seen drop.ShardState) error
 	// FreezeLot and ThawLot shut and open one lot, whatever its shard does.

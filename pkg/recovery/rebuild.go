@@ -13,7 +13,7 @@ import (
 
 // RebuildStock is what a rebuild needs of Redis.
 type RebuildStock interface {
-	Shards() int
+	Shards() int // P
 	// LotStates returns a snapshot of each lot, damaged ones included; a lot that Redis has not is absent.
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)
 	// EventsSince returns the outbox events of one shard's lots behind each watermark, in order, as far as still kept.
@@ -59,7 +59,8 @@ type RebuildLedger interface {
 	PlanRebuild(ctx context.Context, lot drop.LotID, endedSince time.Time) (drop.RebuildPlan, error)
 	// IssueEpoch closes the lot's open epoch and issues the next.
 	IssueEpoch(ctx context.Context, lot drop.LotID, actor, reason string) (Issued, error)
-	// EachRecord and EachUser hand over, in pages, what the lot stood at when its epoch was issued.
+	// EachRecord and EachUser hand over, in pages and from one moment, what the lot stood at when its epoch was issued. They
+	// end with the error of fn, if that returns one.
 	EachRecord(ctx context.Context, lot drop.LotID, epoch int64, endedSince time.Time, fn func([]drop.Record) error) error
 	EachUser(ctx context.Context, lot drop.LotID, epoch int64, endedSince time.Time, fn func([]drop.UserCount) error) error
 	// Repair writes down what is going to be done, lets act do it, and writes down how it ended.

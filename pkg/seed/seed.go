@@ -19,7 +19,8 @@ const Reason = "seed"
 
 // Stock is what seeding needs of Redis.
 type Stock interface {
-	Shards() int
+	Shards() int // P
+	// ShardState looks at the door of a shard.
 	ShardState(ctx context.Context, shard int) (drop.ShardState, error)
 	// LotStates returns a snapshot of each lot; a lot that Redis has not is absent.
 	LotStates(ctx context.Context, lots []drop.LotID) (map[drop.LotID]drop.LotState, error)

@@ -15,6 +15,7 @@ import (
 // Gateway asks for money and gives it back. An error says that nothing certain is known: the money may have moved. Asked
 // again under the same key it moves once.
 type Gateway interface {
+	// Charge and Refund return what the gateway has decided, also that it has not yet. Many goroutines ask at once.
 	Charge(ctx context.Context, c drop.Charge) (drop.Payment, error)
 	Refund(ctx context.Context, r drop.ChargeRefund) (drop.Payment, error)
 	// Timeout is how long one question may take.
@@ -23,7 +24,8 @@ type Gateway interface {
 
 // Charges is what finalise needs of PostgreSQL when there is a gateway.
 type Charges interface {
-	// ClaimCharges and ClaimChargeRefunds give the worker up to limit questions to ask, for the length of a lease.
+	// ClaimCharges and ClaimChargeRefunds give the worker up to limit questions to ask, which no other one is given until the
+	// lease ends.
 	ClaimCharges(ctx context.Context, worker string, lease time.Duration, limit int) ([]drop.Charge, error)
 	ClaimChargeRefunds(ctx context.Context, worker string, lease time.Duration, limit int) ([]drop.ChargeRefund, error)
 	// RecordPayment and RecordRefund record an answer; what is not definite is asked for again after the pause.

@@ -16,6 +16,7 @@ type Outbox interface {
 	ReadPending(ctx context.Context, shard int, consumer, after string, count int) ([]drop.OutboxEntry, error)
 	// Claim takes over entries that a consumer has kept for minIdle without acknowledging them.
 	Claim(ctx context.Context, shard int, consumer string, minIdle time.Duration, count int) ([]drop.OutboxEntry, error)
+	// Ack acknowledges entries, which lets Trim delete them: only what the ledger has.
 	Ack(ctx context.Context, shard int, ids []string) error
 	// Keep says that a consumer has entries in hand, so that Claim gives them to nobody else, and returns those that are not
 	// acknowledged yet.
