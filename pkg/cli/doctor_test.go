@@ -290,11 +290,11 @@ func TestDoctorKnowsWhatItDoesNotKnow(t *testing.T) {
 	c := newClinic(t)
 	c.env["DROPCTL_DATABASE_URL"] = testkit.Postgres(t).URL(lab.App)
 	report := c.ask(t, 6)
-	if l := report.line(t, "postgres", "migrations"); l.Result != doctor.Fail || l.Fix != "dropctl migrate up" {
+	if l := report.line(t, "postgres", "migrations"); l.Result != doctor.Fail || l.Fix != "as the role that owns the schema: dropctl migrate up" {
 		t.Errorf("%+v", l)
 	}
 	for _, check := range []string{"rights", "triggers", "stopped-lots", "dead-letters", "workers", "installation"} {
-		if l := report.line(t, "", check); l.Result != doctor.Unknown || l.Fix != "dropctl migrate up" {
+		if l := report.line(t, "", check); l.Result != doctor.Unknown || l.Fix != "as the role that owns the schema: dropctl migrate up" {
 			t.Errorf("%+v", l)
 		}
 	}

@@ -19,8 +19,8 @@ func newMigrateUp(a *app) *cobra.Command {
 		Short: "Bring the schema up to date",
 		Long: `Create the schema, or bring it up to date. Run it as the role that shall own the tables; name the
 role that dropctl runs as with --app-role: it gets the rights it needs and no more, so that it
-cannot change what was recorded. Running it again is safe, and several at once wait for each
-other.
+cannot change what was recorded. A role that was named before gets the rights of new steps, too.
+Running it again is safe, and several at once wait for each other.
 
 The number of shards is fixed by the first run.`,
 		Example: `  dropctl migrate up --app-role shop
@@ -34,7 +34,7 @@ The number of shards is fixed by the first run.`,
 			return a.migrateUp(cmd.Context(), m, dryRun)
 		},
 	}
-	cmd.Flags().StringVar(&appRole, "app-role", "", "role that dropctl runs as (default: only the owner may use it)")
+	cmd.Flags().StringVar(&appRole, "app-role", "", "role that dropctl runs as (default: the one named before; else only the owner may use it)")
 	dryRunFlag(cmd, &dryRun)
 	a.settings(cmd, cmd.Flags(), config.Database, config.First)
 	completeNothing(cmd, "app-role")

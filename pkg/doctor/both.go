@@ -60,7 +60,7 @@ func sameInstallation(r drop.StockHealth, p drop.LedgerHealth) verdict {
 	}
 	switch {
 	case p.ID == "":
-		return notTold("the ledger has no installation yet", "dropctl migrate up")
+		return notTold("the ledger has no installation yet", migrateUp)
 	case known > 0:
 		return good("%s, %d shards, on both sides", found, p.Shards)
 	case missing > 0:

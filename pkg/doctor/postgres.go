@@ -47,10 +47,12 @@ func (e *exam) postgres(target string, p drop.LedgerHealth, err error) {
 	}
 }
 
+const migrateUp = "as the role that owns the schema: dropctl migrate up"
+
 // unasked says what to do where a question could not be asked: without a schema most cannot.
 func unasked(p drop.LedgerHealth) string {
 	if len(p.Pending) > 0 {
-		return "dropctl migrate up"
+		return migrateUp
 	}
 	return "let the owner of the schema grant the rights: dropctl migrate up --app-role ROLE"
 }
@@ -72,7 +74,7 @@ func postgresVersion(p drop.LedgerHealth, _ Options) verdict {
 func migrated(p drop.LedgerHealth, _ Options) verdict {
 	switch {
 	case len(p.Pending) > 0:
-		return bad(notMigrated, "dropctl migrate up", "pending: %s", strings.Join(p.Pending, ", "))
+		return bad(notMigrated, migrateUp, "pending: %s", strings.Join(p.Pending, ", "))
 	case len(p.Newer) > 0:
 		return bad(newerSchema, "use the dropctl that migrated it", "the schema is newer than this program, by %d", len(p.Newer))
 	}

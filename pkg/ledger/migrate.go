@@ -31,7 +31,7 @@ const (
 
 // MigrateOptions say what a migration sets up besides the schema.
 type MigrateOptions struct {
-	AppRole string // role that dropctl runs as; it gets what it needs and nothing more. "": no grants
+	AppRole string // role that dropctl runs as; it gets what it needs and nothing more. "": whoever was named before gets it
 	Shards  int    // P of a new installation, 0: DefaultShards; it can never be changed
 }
 
@@ -204,16 +204,43 @@ func (db *migrator) setUpIn(ctx context.Context, tx *sql.Tx, m MigrateOptions) e
 	if m.Shards != 0 && m.Shards != is {
 		return fault.New(fault.Conflict, "the installation has %d shards, not %d; that cannot be changed", is, m.Shards).WithField("shards")
 	}
+	roles := []string{m.AppRole}
 	if m.AppRole == "" {
-		return nil
+		var err error
+		if roles, err = appRoles(ctx, tx); err != nil {
+			return err
+		}
 	}
 	var schema string
 	if err := tx.QueryRowContext(ctx, `SELECT current_schema()`).Scan(&schema); err != nil {
 		return err
 	}
-	names := strings.NewReplacer("{role}", pgx.Identifier{m.AppRole}.Sanitize(), "{schema}", pgx.Identifier{schema}.Sanitize())
-	_, err := tx.ExecContext(ctx, names.Replace(grantsSQL))
-	return err
+	for _, role := range roles {
+		names := strings.NewReplacer("{role}", pgx.Identifier{role}.Sanitize(), "{schema}", pgx.Identifier{schema}.Sanitize())
+		if _, err := tx.ExecContext(ctx, names.Replace(grantsSQL)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appRoles finds the roles that were given the rights of dropctl's own: nobody else adds to the journal. Whoever updates
+// without naming them again must not leave them without what a new step needs.
+func appRoles(ctx context.Context, tx *sql.Tx) (roles []string, err error) {
+	rows, err := tx.QueryContext(ctx, `SELECT r.rolname FROM pg_class c, aclexplode(c.relacl) a JOIN pg_roles r ON r.oid = a.grantee
+		WHERE c.oid = 'reservation_events'::regclass AND a.privilege_type = 'INSERT' AND r.oid <> c.relowner AND NOT r.rolsuper ORDER BY 1`)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var role string
+		if err := rows.Scan(&role); err != nil {
+			return nil, err
+		}
+		roles = append(roles, role)
+	}
+	return roles, rows.Err()
 }
 
 // checkRole refuses a role that does not exist or whose rights could not be limited.

@@ -153,6 +153,26 @@ func TestTheAppRoleIsChecked(t *testing.T) {
 }
 
 // History and sales cannot be changed: not by the runtime role, and not by the owner, in no partition.
+// Whoever updates does not have to know the runtime role: it was named once, and needs what the new steps bring.
+func TestAnUpdateGrantsTheRuntimeRoleWhatIsNew(t *testing.T) {
+	t.Parallel()
+	db := migrated(t)
+	o := Options{URL: db.URL(lab.Owner)}
+	s, err := ReadMigrationStatus(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MigrateDown(t.Context(), o, s.Steps[len(s.Steps)-2].Version); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := MigrateUp(t.Context(), o, MigrateOptions{}); err != nil || len(done) != 1 {
+		t.Fatalf("migrated %+v, %v", done, err)
+	}
+	if h := healthOf(t, db, lab.App); len(h.Lacking) > 0 {
+		t.Errorf("the runtime role lacks %v", h.Lacking)
+	}
+}
+
 func TestHistoryCannotBeChanged(t *testing.T) {
 	testkit.Long(t)
 	l, db := newLedger(t)
