@@ -32,8 +32,8 @@ and settle. It sells lots made for the purpose, named bench-…, which are close
 stay: what was sold of them is recorded for good. (Those of a run that is killed are still on sale;
 the next one says so.) So a server with other lots has to be confirmed (--yes). Its rate limits
 hold, and what they refuse counts as an error. The stores behind it are seen through the server
-alone: every unit of these lots must be available, held or sold. Batches and processor time are taken
-from its /metrics, which tell of all that it did meanwhile; what is not known says why.
+alone: every unit of these lots must be available, held or sold. Batches and processor time are
+taken from its /metrics, which tell of all that it did meanwhile; what is not known says why.
 
 Without a server, or with --lab, a private server is measured, on a private Redis and PostgreSQL,
 with a key and without rate limits. Its processor time is told, and the stores are audited.
