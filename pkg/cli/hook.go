@@ -64,11 +64,16 @@ type hookChange struct {
 	ask    string // before it is done; "": nobody is asked
 	result string
 	count  func(drop.HookState) int64 // notices concerned
-	do     func(ctx context.Context, id string) (changed bool, err error)
+	do     func(ctx context.Context, l *ledger.Ledger, id string) (changed bool, err error)
 }
 
 // changeHooks changes hooks one after the other. Those that are not in force are not asked about: nothing happens to them.
-func (a *app) changeHooks(ctx context.Context, l *ledger.Ledger, ids []string, dryRun bool, change hookChange) error {
+func (a *app) changeHooks(ctx context.Context, ids []string, dryRun bool, change hookChange) error {
+	l, err := a.openLedger(ctx)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
 	within, cancel := a.bounded(ctx)
 	defer cancel()
 	all, err := l.Hooks(within)
@@ -96,7 +101,7 @@ func (a *app) changeHooks(ctx context.Context, l *ledger.Ledger, ids []string, d
 	}
 	for i, id := range ids {
 		if v := &views[i]; v.Result == "unchanged" || !dryRun {
-			errs[i] = a.changeHook(ctx, v, id, change)
+			errs[i] = a.changeHook(ctx, l, v, id, change)
 		}
 	}
 	if err := a.print(views); err != nil {
@@ -105,10 +110,10 @@ func (a *app) changeHooks(ctx context.Context, l *ledger.Ledger, ids []string, d
 	return faultsOf(errs, "hooks", change.result)
 }
 
-func (a *app) changeHook(ctx context.Context, v *hookChangedView, id string, change hookChange) error {
+func (a *app) changeHook(ctx context.Context, l *ledger.Ledger, v *hookChangedView, id string, change hookChange) error {
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	changed, err := change.do(ctx, id)
+	changed, err := change.do(ctx, l, id)
 	switch {
 	case err != nil:
 		v.Result = "failed"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/ledger"
 )
 
 func newHookRemove(a *app) *cobra.Command {
@@ -25,15 +26,12 @@ forgotten. It asks first, or needs --yes. Removing again changes nothing.`,
 			if err != nil {
 				return err
 			}
-			l, err := a.openLedger(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer l.Close()
-			return a.changeHooks(cmd.Context(), l, ids, dryRun, hookChange{
+			return a.changeHooks(cmd.Context(), ids, dryRun, hookChange{
 				ask: "remove %s for good, with all that was not sent yet?", result: "removed",
 				count: func(h drop.HookState) int64 { return h.Waiting + h.Parked },
-				do:    func(ctx context.Context, id string) (bool, error) { return l.RemoveHook(ctx, id, a.cfg.Actor) },
+				do: func(ctx context.Context, l *ledger.Ledger, id string) (bool, error) {
+					return l.RemoveHook(ctx, id, a.cfg.Actor)
+				},
 			})
 		},
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dropctl/dropctl/pkg/config"
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/ledger"
 )
 
 func newHookRetry(a *app) *cobra.Command {
@@ -25,15 +26,10 @@ keep the ids that they had. Parked notices are kept for a month.`,
 			if err != nil {
 				return err
 			}
-			l, err := a.openLedger(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer l.Close()
-			return a.changeHooks(cmd.Context(), l, ids, dryRun, hookChange{
+			return a.changeHooks(cmd.Context(), ids, dryRun, hookChange{
 				result: "retried",
 				count:  func(h drop.HookState) int64 { return h.Parked },
-				do: func(ctx context.Context, id string) (bool, error) {
+				do: func(ctx context.Context, l *ledger.Ledger, id string) (bool, error) {
 					n, err := l.RetryParked(ctx, id)
 					return n > 0, err
 				},

@@ -121,13 +121,11 @@ func TestNoMoreIsFinalisedThanAskedFor(t *testing.T) {
 	}
 }
 
-// Several workers finalise while refunds are folded: every sale ends once and the sums agree.
-func TestFinalisingRacesWithRefunds(t *testing.T) {
-	l := sharedLedger(t)
-	lot := newLot()
-	r := seeded(t, l, lot, 10_000)
+// soldAndRefunded records three units for each of so many users, and returns the refunds of one, two or all of them.
+func soldAndRefunded(t *testing.T, l *Ledger, r *redis, users int) []drop.Event {
+	t.Helper()
 	var bought []*drop.Reservation
-	for i := range 300 {
+	for i := range users {
 		res := r.hold(fmt.Sprint("user-", i), 3)
 		r.confirm(res, 3, fmt.Sprint("pay-", i))
 		bought = append(bought, res)
@@ -136,7 +134,15 @@ func TestFinalisingRacesWithRefunds(t *testing.T) {
 	for i, res := range bought {
 		r.refund(res, 1+int64(i%3), i%2 == 0)
 	}
-	refunds := r.take()
+	return r.take()
+}
+
+// Several workers finalise while refunds are folded: every sale ends once and the sums agree.
+func TestFinalisingRacesWithRefunds(t *testing.T) {
+	l := sharedLedger(t)
+	lot := newLot()
+	r := seeded(t, l, lot, 10_000)
+	refunds := soldAndRefunded(t, l, r, 300)
 
 	var all sync.WaitGroup
 	for range 3 {
@@ -247,17 +253,7 @@ func TestASaleAndItsAllocationChangeTogether(t *testing.T) {
 	superuser := openPool(t, db.URL(lab.Superuser))
 	lot := newLot()
 	r := seeded(t, l, lot, 10_000)
-	var bought []*drop.Reservation
-	for i := range 600 {
-		res := r.hold(fmt.Sprint("user-", i), 3)
-		r.confirm(res, 3, fmt.Sprint("pay-", i))
-		bought = append(bought, res)
-	}
-	apply(t, l, r.take()...)
-	for i, res := range bought {
-		r.refund(res, 1+int64(i%3), i%2 == 0)
-	}
-	refunds := r.take()
+	refunds := soldAndRefunded(t, l, r, 600)
 
 	var work, watch sync.WaitGroup
 	db.SQL(t, "UPDATE pending_allocations SET state = 'PROCESSING', worker = 'old', due_at = now() + random() * interval '200 ms' WHERE n % 2 = 0")

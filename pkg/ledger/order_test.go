@@ -104,6 +104,19 @@ func twins(t testing.TB) (a, b *Ledger, dbA, dbB testkit.Database) {
 	return open(t, dbA), open(t, dbB), dbA, dbB
 }
 
+// historyOfLots draws the life of a few new lots, which both ledgers know, each of so many changes.
+func historyOfLots(t *testing.T, rt *rapid.T, a, b *Ledger, changes *rapid.Generator[int]) (lots []string, history []drop.Event) {
+	for range rapid.IntRange(1, 3).Draw(rt, "lots") {
+		lot := newLot()
+		lots = append(lots, string(lot))
+		seeded(t, b, lot, 8)
+		r := seeded(t, a, lot, 8)
+		randomHistory(r, func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }, changes.Draw(rt, "changes"))
+		history = append(history, r.take()...)
+	}
+	return lots, history
+}
+
 // However events arrive (in any order, repeated, in batches, by two workers at once), the end is that of
 // applying them in order, and nobody waits in a circle.
 func TestAnyArrivalEndsAsInOrder(t *testing.T) {
@@ -111,16 +124,7 @@ func TestAnyArrivalEndsAsInOrder(t *testing.T) {
 	inOrder, shuffled, dbA, dbB := twins(t)
 	poolA, poolB := openPool(t, dbA.URL(lab.Owner)), openPool(t, dbB.URL(lab.Owner))
 	rapid.Check(t, func(rt *rapid.T) {
-		var lots []string
-		var history []drop.Event
-		for range rapid.IntRange(1, 3).Draw(rt, "lots") {
-			lot := newLot()
-			lots = append(lots, string(lot))
-			seeded(t, shuffled, lot, 8)
-			r := seeded(t, inOrder, lot, 8)
-			randomHistory(r, func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }, rapid.IntRange(1, 25).Draw(rt, "changes"))
-			history = append(history, r.take()...)
-		}
+		lots, history := historyOfLots(t, rt, inOrder, shuffled, rapid.IntRange(1, 25))
 		apply(t, inOrder, history...)
 		seed := rapid.Uint64().Draw(rt, "shuffle")
 		var both sync.WaitGroup
@@ -151,16 +155,7 @@ func TestEventsThatComeLateTwiceAndBackwardsEndAsInOrder(t *testing.T) {
 	inOrder, disorderly, dbA, dbB := twins(t)
 	poolA, poolB := openPool(t, dbA.URL(lab.Owner)), openPool(t, dbB.URL(lab.Owner))
 	rapid.Check(t, func(rt *rapid.T) {
-		var lots []string
-		var history []drop.Event
-		for range rapid.IntRange(1, 3).Draw(rt, "lots") {
-			lot := newLot()
-			lots = append(lots, string(lot))
-			seeded(t, disorderly, lot, 8)
-			r := seeded(t, inOrder, lot, 8)
-			randomHistory(r, func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "pick") }, rapid.IntRange(5, 40).Draw(rt, "changes"))
-			history = append(history, r.take()...)
-		}
+		lots, history := historyOfLots(t, rt, inOrder, disorderly, rapid.IntRange(5, 40))
 		apply(t, inOrder, history...)
 		finalise(t, inOrder)
 
