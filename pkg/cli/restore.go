@@ -39,7 +39,8 @@ older state or damaged, or where reconcile found drift. What nobody holds or bou
 again; every hold keeps its deadline, every sale its units, and a request that is repeated gets the
 reservation it got before.
 
-  none     both sides are equal: nothing to do, unless --force is given
+  none     both sides stand at the same event with the same totals: nothing to do, unless --force
+           is given, as where reconcile --deep found records that differ
   compare  Redis has events that the ledger has not recorded yet; they are recorded first, and
            the lot is rebuilt if the sides still differ
   rebuild  the sides differ
@@ -285,7 +286,8 @@ func (v *restoreView) count(t drop.Totals) {
 }
 
 func (v *restoreView) unchanged() {
-	v.Result, v.Code, v.Message = "unchanged", "", "already equal, nothing to do"
+	v.Result, v.Code, v.Message = "unchanged", "", "already equal in all totals, nothing to do; its records are compared by: dropctl reconcile --deep"
+	v.Hint = fmt.Sprintf("compare its records: dropctl reconcile --deep %s; rebuild it anyway: dropctl restore %s --force", v.Lot, v.Lot)
 }
 
 func (v *restoreView) fail(err error) {

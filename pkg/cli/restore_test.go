@@ -174,3 +174,34 @@ func TestAnotherShopsRedisIsLeftAlone(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", r.exit, r.out, r.err)
 	}
 }
+
+// TestLostRecordsOfEqualTotalsAreFoundAndRebuilt takes a buyer's record out of Redis, whose totals stay as they are: a restore
+// has nothing to do by them, and says who compares the records; that one says what to run.
+func TestLostRecordsOfEqualTotalsAreFoundAndRebuilt(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	redis, env := newShop(t, 4)
+	expect := func(exit int, says string, args ...string) {
+		t.Helper()
+		if r := run(t, env, args...); r.exit != exit || !strings.Contains(r.out+r.err, says) {
+			t.Errorf("%v: exit %d, want %d and %q\n%s%s", args, r.exit, exit, says, r.out, r.err)
+		}
+	}
+	id := mustJSON[map[string]any](t, env, "reserve", "hat", "--user", "ann", "--key", "k")["id"].(string)
+	expect(0, "", "confirm", id, "--payment", "p", "-o", "none")
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "nothing to do; its records are compared by: dropctl reconcile --deep", "restore", "hat")
+	key, err := redis.Do(t.Context(), "KEYS", "*:lot:hat")
+	if err == nil {
+		_, err = redis.Do(t.Context(), "HDEL", strings.TrimSpace(key), strings.Split(id, "~")[1])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(0, "dropctl reconcile --deep hat", "restore", "hat", "-o", "json")
+	expect(6, "dropctl restore hat --force", "reconcile", "--deep", "hat")
+	expect(0, "rebuilt", "restore", "hat", "--force", "--yes")
+	expect(0, "", "worker", "--until-idle", "-q")
+	expect(0, "ok", "reconcile", "--deep", "hat")
+	expect(0, `"replayed": true`, "reserve", "hat", "--user", "ann", "--key", "k", "-o", "json")
+}
