@@ -59,7 +59,6 @@ type Gap struct {
 type Recorded struct {
 	Reservation
 	Key      string    // idempotency key; "" for a hold taken anew by a late confirm
-	Asked    string    // what the request asked for, the key's fingerprint
 	Changed  time.Time // when it was held, settled, extended or refunded last
 	Rejected bool      // Redis held units that the lot does not have: they count nowhere, and confirming them is refused
 }

@@ -19,7 +19,6 @@ func (p RebuildPlan) Records() int64 { return p.Live + p.Confirmed + p.Tombstone
 // Record is a reservation with all that Redis keeps of it.
 type Record struct {
 	Reservation
-	Asked       string    // what the request asked for, the key's fingerprint
 	ConfirmedAt time.Time // zero: never confirmed
 	Ended       time.Time // zero: held or confirmed
 	LateRef     string    // payment reference of the newest paid_late; "" for none

@@ -40,6 +40,7 @@ type Reservation struct {
 	LastSeq  int64  // seq of its last change
 	Ref      string // payment reference of the confirmation
 	From     int64  // n of the expired hold that a late confirm took anew; 0: none
+	Asked    string // what the request asked for, the key's fingerprint; "" where it was not read
 }
 
 // ReserveRequest asks for a hold. Hold 0 takes the lot's own.

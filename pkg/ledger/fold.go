@@ -199,8 +199,8 @@ func (f *fold) held(ev drop.Event) *misfit {
 		return unfoldable("a hold's n is %d, not its seq %d", ev.Reservation.N, ev.Seq)
 	}
 	r := &drop.Recorded{
-		Reservation: drop.Reservation{ID: ev.Reservation, User: ev.User, State: drop.Held, Qty: ev.Qty, Deadline: ev.Deadline, Created: ev.Time, From: ev.From},
-		Key:         ev.Key, Asked: ev.Asked,
+		Reservation: drop.Reservation{ID: ev.Reservation, User: ev.User, State: drop.Held, Qty: ev.Qty, Deadline: ev.Deadline, Created: ev.Time, From: ev.From, Asked: ev.Asked},
+		Key:         ev.Key,
 		// A hold beyond the capacity is one that Redis counted twice. It is kept, but counts nowhere.
 		Rejected: f.lot.Held+f.lot.Sold+ev.Qty > f.lot.Stock,
 	}

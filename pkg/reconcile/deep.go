@@ -180,7 +180,7 @@ func (rs records) roll(events []drop.Event) {
 func after(r drop.Reservation, e drop.Event) drop.Reservation {
 	switch e.Kind {
 	case drop.KindHeld:
-		r = drop.Reservation{ID: e.Reservation, User: e.User, State: drop.Held, Qty: e.Qty, Deadline: e.Deadline, Created: e.Time, From: e.From}
+		r = drop.Reservation{ID: e.Reservation, User: e.User, State: drop.Held, Qty: e.Qty, Deadline: e.Deadline, Created: e.Time, From: e.From, Asked: e.Asked}
 	case drop.KindConfirmed:
 		r.State, r.Qty, r.Rest, r.Ref = drop.Confirmed, e.Qty, e.Rest, e.Ref
 	case drop.KindReleased:
@@ -334,7 +334,7 @@ func (p *proof) same(rec, row drop.Reservation) {
 
 // kept is a reservation with nothing but the fields that both stores keep in its state.
 func kept(r drop.Reservation) drop.Reservation {
-	k := drop.Reservation{ID: r.ID, User: r.User, State: r.State, Qty: r.Qty, LastSeq: r.LastSeq}
+	k := drop.Reservation{ID: r.ID, User: r.User, State: r.State, Qty: r.Qty, LastSeq: r.LastSeq, Asked: r.Asked}
 	switch r.State {
 	case drop.Held:
 		k.Deadline = r.Deadline.Round(0).UTC()
@@ -361,6 +361,7 @@ func describe(r drop.Reservation) string {
 	if r.User != "" {
 		fmt.Fprintf(&b, " user %q", r.User)
 	}
+	fmt.Fprintf(&b, " asked %q", r.Asked)
 	return b.String()
 }
 

@@ -70,6 +70,12 @@ var faults = []planted{
 	{"a sale is lost", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.do(t, "HDEL", s.key(t, "lot", lot), attemptOf(lot, bought))
 	}, fault.VerdictDrift, "record", false},
+	{"a hold's request is another", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.unfold(t, lot, holds)
+		s.askedAnother(t, lot, holds, 2)
+	}, fault.VerdictDrift, "record", false},
+	{"an ended hold's request is another", func(t *testing.T, s *shop, lot drop.LotID) { s.askedAnother(t, lot, released, 1) }, fault.VerdictDrift, "record", false},
+	{"a sale's request is another", func(t *testing.T, s *shop, lot drop.LotID) { s.askedAnother(t, lot, bought, 2) }, fault.VerdictDrift, "record", false},
 	{"a hold appears", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.unfold(t, lot, holds)
 		record := s.do(t, "HGET", s.key(t, "lot", lot), attemptOf(lot, holds))

@@ -133,6 +133,14 @@ func (s *shop) unfold(t testing.TB, lot drop.LotID, user string) {
 	s.do(t, "HSET", key, attempt, record, mark, strings.Split(record, "\t")[3]+"\t0\t"+attempt+"\t"+user)
 }
 
+// askedAnother has a user's record say that something else was asked for, in the field given: the same request is refused then.
+func (s *shop) askedAnother(t testing.TB, lot drop.LotID, user string, field int) {
+	t.Helper()
+	record := strings.Split(s.do(t, "HGET", s.key(t, "lot", lot), attemptOf(lot, user)), "\t")
+	record[field] = "77/0"
+	s.do(t, "HSET", s.key(t, "lot", lot), attemptOf(lot, user), strings.Join(record, "\t"))
+}
+
 // count writes what counts for a user, beside the records; "" for nothing.
 func (s *shop) count(t testing.TB, lot drop.LotID, user, text string) {
 	t.Helper()

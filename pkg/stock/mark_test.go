@@ -252,7 +252,8 @@ func TestTwoHoldsOfOneUserEndOnce(t *testing.T) {
 			lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9, Hold: time.Minute})
 			keys := s.shardOf(lot).keys
 			old := reserve(t, s, lot, "ann", "k", 1).Reservation
-			rdb.HSet(t.Context(), keys.lot(lot), old.ID.Attempt, recordText(drop.Record{Reservation: old, Asked: "1/0"}))
+			old.Asked = "1/0"
+			rdb.HSet(t.Context(), keys.lot(lot), old.ID.Attempt, recordText(drop.Record{Reservation: old}))
 			rdb.HDel(t.Context(), keys.lot(lot), drop.MarkOf(lot, "ann"))
 			other := reserve(t, s, lot, "ann", "k2", 3).Reservation
 			rdb.Del(t.Context(), keys.unfiled)

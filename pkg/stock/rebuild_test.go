@@ -19,7 +19,7 @@ func records(lot drop.LotID, n int, at time.Time) []drop.Record {
 	out := make([]drop.Record, n)
 	for i := range out {
 		user := fmt.Sprint("user-", i)
-		r := drop.Record{Asked: "1/0", Reservation: drop.Reservation{ID: drop.ReservationID{Lot: lot, Attempt: drop.AttemptOf(lot, user, "k"), N: int64(i + 1)},
+		r := drop.Record{Reservation: drop.Reservation{Asked: "1/0", ID: drop.ReservationID{Lot: lot, Attempt: drop.AttemptOf(lot, user, "k"), N: int64(i + 1)},
 			User: user, State: []drop.State{drop.Held, drop.Confirmed, drop.Released, drop.Expired, drop.Refunded}[i%5], Qty: 1, LastSeq: int64(i + 1), Created: at,
 			Deadline: at.Add(time.Duration(i%600) * time.Second)}}
 		if r.State != drop.Held && r.State != drop.Confirmed {

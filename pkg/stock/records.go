@@ -52,7 +52,7 @@ func (s *Stock) RecordsOf(ctx context.Context, lot drop.LotID, attempts []string
 	return out, nil
 }
 
-// Records hands every record of a lot to fn, in pages. A record may come twice, and one that changes meanwhile may come
+// Records hands every record of a lot to fn, in pages, with what was asked for. A record may come twice, and one that changes meanwhile may come
 // in either state: HSCAN promises no more. One that leaves its user's field meanwhile for one of its own, which may be
 // among those read before, comes with a second look at those; that one passes over reservations that have ended.
 func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Reservation) error) error {
@@ -79,6 +79,7 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 			if err != nil {
 				return err
 			}
+			r.Asked = askedIn(record)
 			page = append(page, r)
 		}
 		return fn(page)
@@ -94,6 +95,18 @@ func (s *Stock) Records(ctx context.Context, lot drop.LotID, fn func([]drop.Rese
 		return err
 	}
 	return h.scanNames(ctx, strings.Repeat("?", drop.AttemptLen), func(fields map[string]string) error { return hand(fields, "hbc") })
+}
+
+// askedIn returns what the request of a record in full has asked for. No answer to a buyer has it: the scripts compare it.
+func askedIn(record string) string {
+	f := strings.SplitN(record, "\t", 4)
+	if len(f) < 4 {
+		return ""
+	}
+	if f[0] == "h" || f[0] == "c" { // their user comes first
+		return f[2]
+	}
+	return f[1]
 }
 
 // Users hands every user record of a lot to fn, in pages.

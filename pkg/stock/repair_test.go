@@ -24,10 +24,11 @@ func TestAFixActsOnlyOnWhatWasSeen(t *testing.T) {
 	bob := reserve(t, s, lot, "bob", "k", 1).Reservation
 	sound := dueMember(lot, bob.Deadline.UnixMilli(), bob.ID.Attempt)
 	bob = settle(t, s, drop.SettleRequest{ID: bob.ID, Action: drop.ActConfirm, Ref: "p"}).Reservation
+	ann.Asked = "2/0"
 	k := s.shardOf(lot).keys
 	rdb.Del(t.Context(), k.due, k.next, k.unfiled)
 	rdb.ZAdd(t.Context(), k.due, redis.Z{Member: sound}, redis.Z{Member: "hat\t!"})
-	rdb.HSet(t.Context(), k.lot(lot), ann.ID.Attempt, recordText(drop.Record{Reservation: ann, Asked: "2/0"}), drop.MarkOf(lot, "ann"), "5\t0\t\tann", "#left", "1\t1\t1\t")
+	rdb.HSet(t.Context(), k.lot(lot), ann.ID.Attempt, recordText(drop.Record{Reservation: ann}), drop.MarkOf(lot, "ann"), "5\t0\t\tann", "#left", "1\t1\t1\t")
 	ended := ann
 	ended.ID.Attempt = drop.AttemptOf(lot, "nobody", "k")
 	seen, err := s.Lot(t.Context(), lot)
