@@ -16,6 +16,7 @@ import (
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/fault"
 	"github.com/dropctl/dropctl/pkg/lab"
+	"github.com/dropctl/dropctl/pkg/telemetry"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
@@ -69,7 +70,8 @@ func TestNoAnswerTellsOfAHoldThatOnlyThePrimaryHas(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	writer, other := openStock(t, primary.URL(), hasty("replicas=1")), openStock(t, primary.URL(), hasty("replicas=1"))
+	metrics := telemetry.New()
+	writer, other := openStock(t, primary.URL(), hasty("replicas=1"), func(o *Options) { o.Metrics = metrics.Engine }), openStock(t, primary.URL(), hasty("replicas=1"))
 	ask := func(s *Stock, user, key string) error {
 		_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: user, Key: key, Qty: 1})
 		return err
@@ -94,6 +96,9 @@ func TestNoAnswerTellsOfAHoldThatOnlyThePrimaryHas(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+	}
+	if n, _ := metric(t, metrics, "dropctl_engine_unproven_calls_total", ""); n != 4 {
+		t.Errorf("%v calls are counted as unproven, of 4", n)
 	}
 	_, err := other.Reserve(t.Context(), drop.ReserveRequest{Lot: "unknown", User: "ann", Key: "k", Qty: 1})
 	wantCode(t, err, fault.LotNotLoaded) // which rests on no write

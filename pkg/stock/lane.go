@@ -203,6 +203,7 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 			continue
 		}
 		if unsafe := cmp.Or(l.weak, proof.missing(l.stock, c.shard, answers[len(calls):])); unsafe != nil {
+			l.stock.opt.Metrics.Unproven.Inc()
 			answers[i].unsafe = fault.Wrap(fault.OutcomeUnknown, unsafe, "Redis at %s has it, but may lose it", l.stock.target)
 		}
 	}

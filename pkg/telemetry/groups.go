@@ -12,6 +12,7 @@ type Engine struct {
 	Breaker         *prometheus.GaugeVec // node; see BreakerClosed
 	ScriptReloads   prometheus.Counter
 	PoolWaits       prometheus.Counter
+	Unproven        prometheus.Counter
 }
 
 // Observers take what is observed under some labels. A histogram does; a measurement puts in its place what keeps every value.
@@ -39,6 +40,7 @@ func newEngine(m maker) *Engine {
 		Breaker:         m.gauges("dropctl_engine_breaker_state", "Circuit breaker of a Redis node: 0 closed, 1 half open, 2 open.", "node"),
 		ScriptReloads:   m.counter("dropctl_engine_script_reloads_total", "Scripts sent with their source because Redis did not know them."),
 		PoolWaits:       m.counter("dropctl_engine_pool_waits_total", "Times a connection had to be waited for because all of the pool were in use."),
+		Unproven:        m.counter("dropctl_engine_unproven_calls_total", "Script calls answered with outcome_unknown because disk or replicas did not have their changes in time."),
 	}
 }
 
