@@ -257,7 +257,8 @@ func (s *shop) loseTwoEvents(t testing.TB) []drop.Event {
 	return events["truffle"]
 }
 
-// A replica that attaches gives the primary another replication history. That is no reason to sell nothing.
+// A replica that attaches gives the primary another replication history. That is no reason to sell nothing, nor is it that
+// somebody resets the server's statistics, or empties its caches of scripts and functions.
 func TestAReplicaThatAttachesFreezesNothing(t *testing.T) {
 	testkit.Long(t)
 	t.Parallel()
@@ -278,6 +279,9 @@ func TestAReplicaThatAttachesFreezesNothing(t *testing.T) {
 	after, err := s.stock.ShardState(t.Context(), 0)
 	if err != nil || after.Replication == before.Replication {
 		t.Fatalf("the history is still %q, %v", after.Replication, err)
+	}
+	for _, command := range [][]string{{"CONFIG", "RESETSTAT"}, {"SCRIPT", "FLUSH"}, {"FUNCTION", "FLUSH"}} {
+		s.do(t, command...)
 	}
 	time.Sleep(1500 * time.Millisecond) // a pass of the guardian
 	buyers.awaitAccepted(t, 20, 10*time.Second)
