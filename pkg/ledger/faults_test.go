@@ -283,11 +283,23 @@ func TestALinkCutInMidCommitIsExactlyOnce(t *testing.T) {
 		events := r.take()
 
 		sql(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()`)
+		inCommit := func() string { return sql(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) }
+		free := make(chan bool, 1) // the setting takes effect a little later: commits are tried until one waits
+		free <- true
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+			select {
+			case <-free:
+				go func() {
+					_, _ = server.SQL(t.Context(), lab.Database, `SELECT pg_logical_emit_message(true, '', '')`)
+					free <- true
+				}()
+			default:
+			}
+			return inCommit() == "1", "no commit waits"
+		})
 		answer := make(chan error, 1)
 		go func() { _, err := l.Apply(t.Context(), events, nil); answer <- err }()
-		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
-			return sql(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`) == "1", "nobody waits in a commit"
-		})
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) { return inCommit() == "2", "the call does not wait in its commit" })
 		cut()
 		sql(`ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()`)
 		if err := <-answer; !fault.Is(err, fault.Unavailable) {
