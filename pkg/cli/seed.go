@@ -190,6 +190,11 @@ func (a *app) seed(ctx context.Context, rows []seed.Row, o seed.Options) error {
 	if printErr := a.print(views); printErr != nil {
 		return printErr
 	}
+	for _, it := range items { // the error that follows has room for the hint of one lot
+		if it.Hint != "" && it.Hint != fault.HintOf(err) && !strings.HasPrefix(fault.HintOf(err), it.Hint+";") {
+			a.note("%s: %s", it.Lot, it.Hint)
+		}
+	}
 	return err
 }
 
