@@ -25,12 +25,7 @@ type reconcileFlags struct {
 	limit     *number // of the history
 }
 
-func newReconcile(a *app) *cobra.Command {
-	var f reconcileFlags
-	cmd := &cobra.Command{
-		Use:   "reconcile [LOT…]",
-		Short: "Compare Redis with the ledger, lot by lot",
-		Long: `Compare what Redis counts with what the ledger has recorded, both at the same event, while the
+const reconcileHelp = `Compare what Redis counts with what the ledger has recorded, both at the same event, while the
 sale goes on. Nothing is changed unless --repair says so; the run is recorded.
 
   ok       both sides agree
@@ -55,7 +50,14 @@ all that was found is repaired, 8 if part of it is, and 6 if nothing is, or if m
 --max-repair allows.
 
 --history compares nothing: it lists past runs and repairs, newest first, who ran them and what they
-found. It needs PostgreSQL alone.`,
+found. It needs PostgreSQL alone.`
+
+func newReconcile(a *app) *cobra.Command {
+	var f reconcileFlags
+	cmd := &cobra.Command{
+		Use:   "reconcile [LOT…]",
+		Short: "Compare Redis with the ledger, lot by lot",
+		Long: reconcileHelp,
 		Example: `  dropctl reconcile
   dropctl reconcile truffle-99 --deep --wait 30s
   dropctl reconcile -q --if-busy ok --max-lag 5m

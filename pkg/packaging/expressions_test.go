@@ -23,6 +23,27 @@ var (
 // token is a string, a range or variable, a number, a word, or any other single character.
 var token = regexp.MustCompile(`"[^"]*"|\[[^\]]*\]|\$\w+|[0-9][0-9.]*|[A-Za-z_:][A-Za-z0-9_:]*|\S`)
 
+type tokens []string
+
+func tokensOf(expr string) tokens { return token.FindAllString(expr, -1) }
+
+// at is "" beyond both ends.
+func (t tokens) at(i int) string {
+	if i < 0 || i >= len(t) {
+		return ""
+	}
+	return t[i]
+}
+
+// rated reports whether the metric at i is taken as a rate over a range.
+func (t tokens) rated(i int) bool {
+	after := i + 1
+	if t.at(after) == "{" { // its labels stand before the range
+		after += slices.Index(t[after:], "}") + 1
+	}
+	return slices.Contains([]string{"rate", "increase"}, t.at(i-2)) && strings.HasPrefix(t.at(after), "[")
+}
+
 // mistakes says what an expression uses that is not exported, and how it uses it wrongly.
 func mistakes(expr string, contract []telemetry.Metric) (list []string) {
 	metrics := map[string]telemetry.Metric{}
@@ -31,13 +52,7 @@ func mistakes(expr string, contract []telemetry.Metric) (list []string) {
 	}
 	var used []telemetry.Metric
 	var labels []string
-	tokens := token.FindAllString(expr, -1)
-	at := func(i int) string {
-		if i < 0 || i >= len(tokens) {
-			return ""
-		}
-		return tokens[i]
-	}
+	tokens := tokensOf(expr)
 	inBraces, inClause := false, false
 	for i, word := range tokens {
 		switch {
@@ -47,13 +62,13 @@ func mistakes(expr string, contract []telemetry.Metric) (list []string) {
 			inBraces = false
 		case word == ")":
 			inClause = false
-		case word == "(" && slices.Contains(clauses, at(i-1)):
+		case word == "(" && slices.Contains(clauses, tokens.at(i-1)):
 			inClause = true
 		case !regexp.MustCompile(`^[A-Za-z_:]`).MatchString(word):
 		case inBraces || inClause:
 			labels = append(labels, word)
 		case slices.Contains(clauses, word) || slices.Contains(operators, word):
-		case at(i+1) == "(" || slices.Contains(clauses, at(i+1)):
+		case tokens.at(i+1) == "(" || slices.Contains(clauses, tokens.at(i+1)):
 			if !slices.Contains(functions, word) {
 				list = append(list, word+" is no function we know")
 			}
@@ -64,12 +79,7 @@ func mistakes(expr string, contract []telemetry.Metric) (list []string) {
 				continue
 			}
 			used = append(used, m)
-			after := i + 1
-			if at(after) == "{" { // its labels stand before the range
-				after += slices.Index(tokens[after:], "}") + 1
-			}
-			rated := slices.Contains([]string{"rate", "increase"}, at(i-2)) && strings.HasPrefix(at(after), "[")
-			if counts := m.Type == "counter" || part != ""; counts != rated {
+			if counts := m.Type == "counter" || part != ""; counts != tokens.rated(i) {
 				list = append(list, word+" is a "+m.Type+" and used as another thing")
 			}
 		}
