@@ -21,6 +21,7 @@ const (
 	looksInFlight   = 8   // and of looks, see known.go
 	maxBatch        = 512 // requests of one kind in a call
 	waitingPerTaken = 4   // of so many shards whose requests wait a pipeline takes one
+	fairPipeline    = 48  // requests with which it takes no more than that
 	fullPipeline    = 512 // requests with which a pipeline takes no further shard: its callers are answered together
 )
 
@@ -246,19 +247,17 @@ func (n *node) drive(l *lane) {
 	}
 }
 
-// take moves the first of the shards whose requests wait into a list: a quarter of them, so that requests of the others gather and
-// share a call, which costs as much as a dozen more requests in it, and no more than fill a pipeline. If there are none, the lane
-// becomes idle.
+// take moves the first of the shards whose requests wait into a list. Where few requests wait it takes all. Else it takes a part
+// of the shards, so that requests of the others gather: a call costs as much as a dozen requests in it. If there are none, the
+// lane becomes idle.
 func (n *node) take(l *lane, list []*shard) []*shard {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
-	first := (len(n.lanes.shards) + waitingPerTaken - 1) / waitingPerTaken
-	requests := int64(0)
-	for i, sh := range n.lanes.shards[:first] {
-		if requests += sh.length.Load(); requests >= fullPipeline {
-			first = i + 1
-			break
-		}
+	part := (len(n.lanes.shards) + waitingPerTaken - 1) / waitingPerTaken
+	first, requests := 0, int64(0)
+	for first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fairPipeline) {
+		requests += n.lanes.shards[first].length.Load()
+		first++
 	}
 	list = append(list, n.lanes.shards[:first]...)
 	n.lanes.shards = slices.Delete(n.lanes.shards, 0, first)
