@@ -57,7 +57,7 @@ func newReconcile(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reconcile [LOT…]",
 		Short: "Compare Redis with the ledger, lot by lot",
-		Long: reconcileHelp,
+		Long:  reconcileHelp,
 		Example: `  dropctl reconcile
   dropctl reconcile truffle-99 --deep --wait 30s
   dropctl reconcile -q --if-busy ok --max-lag 5m
