@@ -65,7 +65,11 @@ func completionScript(root *cobra.Command, shell string) (string, error) {
 	case "powershell":
 		err = root.GenPowerShellCompletionWithDesc(&b)
 	default:
-		return "", fault.New(fault.Usage, "no completion for the shell %q", shell).WithHint("use one of: %s", strings.Join(shells, ", "))
+		hint := "use one of: " + strings.Join(shells, ", ")
+		if near := fault.Nearest(shell, shells); near != "" {
+			hint = "did you mean dropctl completion " + near + "? else " + hint
+		}
+		return "", fault.New(fault.Usage, "no completion for the shell %q", shell).WithHint("%s", hint)
 	}
 	return b.String(), err
 }
