@@ -128,6 +128,7 @@ type Report struct {
 	Go     string        `json:"go" table:"GO"`
 	Load   *float64      `json:"load_average" table:"LOAD BEFORE"` // of the machine, over the minute before; null: unknown
 	Took   time.Duration `json:"took_seconds" table:"TOOK"`
+	Failed string        `json:"failed,omitempty" table:"FAILED,ifset"` // the part that could not be measured; those behind it were not begun
 	Rows   []Row         `json:"bars" table:"BARS"`
 }
 
@@ -154,8 +155,8 @@ type run struct {
 	effort
 }
 
-// Run measures. It starts its own servers and leaves nothing behind, not even when ctx ends, with whose error it then
-// returns. A missed bar is no error here: see Report.Err. Errors: fault.Usage, those of the lab, and any refusal, since
+// Run measures. It starts its own servers and leaves nothing behind, not even when ctx ends. With an error it returns what was
+// measured until then. A missed bar is no error here: see Report.Err. Errors: fault.Usage, those of the lab, and any refusal, since
 // nothing in the benchmark may be refused.
 func Run(ctx context.Context, o Options) (Report, error) { return measure(ctx, o, full) }
 
@@ -182,12 +183,13 @@ func measure(ctx context.Context, o Options, e effort) (Report, error) {
 			continue
 		}
 		rows, err := p.run(r, ctx)
+		report.Took = time.Since(begun).Round(time.Millisecond)
 		if err != nil {
-			return Report{}, err
+			report.Failed = p.name
+			return report, err
 		}
 		report.Rows = append(report.Rows, rows...)
 	}
-	report.Took = time.Since(begun).Round(time.Millisecond)
 	return report, nil
 }
 

@@ -106,6 +106,13 @@ func TestStopsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestAPartThatFailsLeavesWhatWasMeasured(t *testing.T) {
+	report, err := measure(t.Context(), Options{Rounds: 1, Only: []string{"generator", "cli"}, Program: filepath.Join(t.TempDir(), "gone")}, little)
+	if err == nil || report.Failed != "cli" || len(report.Rows) == 0 || report.Took == 0 {
+		t.Fatalf("it ended with %v and %+v", err, report)
+	}
+}
+
 func TestLoadMeasuresWhatItIsGiven(t *testing.T) {
 	const answer = 10 * time.Millisecond
 	l := load{callers: 4, lots: lotNames(2), warm: 20 * time.Millisecond, span: 300 * time.Millisecond}
