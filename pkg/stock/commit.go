@@ -17,11 +17,12 @@ import (
 // a shard's, and in one pipeline for all shards. There is no timer: an idle lane sends at once, and a loaded one sends
 // what has gathered meanwhile.
 const (
-	lanesPerServer  = 2   // pipelines of a server in flight
+	lanesPerServer  = 4   // pipelines of a server in flight, as long as the requests of so many shards wait
+	lanesAtLeast    = 2   // of them, where fewer wait: more would only divide their calls
 	looksInFlight   = 8   // and of looks, see known.go
 	maxBatch        = 512 // requests of one kind in a call
-	waitingPerTaken = 4   // of so many shards whose requests wait a pipeline takes one
-	fairPipeline    = 48  // requests with which it takes no more than that
+	waitingPerTaken = 8   // of so many shards whose requests wait a pipeline takes one
+	fairPipeline    = 32  // requests with which it takes no more than that
 	fullPipeline    = 512 // requests with which a pipeline takes no further shard: its callers are answered together
 )
 
@@ -196,12 +197,15 @@ type lanes struct {
 	idle   []*lane
 }
 
+// most is how many lanes may be busy. The caller holds the mutex.
+func (l *lanes) most() int { return min(max(len(l.shards), lanesAtLeast), lanesPerServer) }
+
 // serve lets a lane take the requests of a shard.
 func (n *node) serve(sh *shard) {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
 	n.lanes.shards = append(n.lanes.shards, sh)
-	if n.lanes.busy >= lanesPerServer {
+	if n.lanes.busy >= n.lanes.most() {
 		return
 	}
 	n.lanes.busy++
@@ -248,14 +252,14 @@ func (n *node) drive(l *lane) {
 }
 
 // take moves the first of the shards whose requests wait into a list. Where few requests wait it takes all. Else it takes a part
-// of the shards, so that requests of the others gather: a call costs as much as a dozen requests in it. If there are none, the
-// lane becomes idle.
+// of the shards, so that requests of the others gather: a call costs as much as a dozen requests in it. If there are none, or
+// other lanes are enough for them, the lane becomes idle.
 func (n *node) take(l *lane, list []*shard) []*shard {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
 	part := (len(n.lanes.shards) + waitingPerTaken - 1) / waitingPerTaken
 	first, requests := 0, int64(0)
-	for first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fairPipeline) {
+	for n.lanes.busy <= n.lanes.most() && first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fairPipeline) {
 		requests += n.lanes.shards[first].length.Load()
 		first++
 	}
