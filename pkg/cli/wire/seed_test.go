@@ -162,7 +162,7 @@ func TestSeedCreatesChangesAndKeeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, drained := range []bool{false, true} {
-		if items, err := s.seed(t.Context(), t, "lot,stock\nhat,9\n", seed.Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(items[0].Message, "alice (recount)") {
+		if items, err := s.seed(t.Context(), t, "lot,stock\nhat,9\n", seed.Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(items[0].Message, "by alice since the last seed (recount)") {
 			t.Errorf("drained %v: %+v, %v", drained, items, err)
 		}
 		s.drain(t)
@@ -184,7 +184,7 @@ func TestSeedKeepsWhatARefundTookOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, drained := range []bool{false, true} {
-		if items, err := s.seed(t.Context(), t, "lot,stock\nhat,5\n", seed.Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(items[0].Message, "bob (refund without restock)") {
+		if items, err := s.seed(t.Context(), t, "lot,stock\nhat,5\n", seed.Options{}); !fault.Is(err, fault.Conflict) || !strings.Contains(items[0].Message, "by bob since the last seed (refund without restock)") {
 			t.Errorf("drained %v: %+v, %v", drained, items, err)
 		} else if !strings.Contains(items[0].Hint, "set the stock of hat to 4 in line 2 of the file, since 1 of its units") {
 			t.Errorf("the hint is %q", items[0].Hint)
