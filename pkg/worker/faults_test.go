@@ -197,6 +197,54 @@ func TestAGapThatCannotBeFilledCostsNothing(t *testing.T) {
 	}
 }
 
+// awayStock is a Redis of which one shard does not answer those who send again.
+type awayStock struct {
+	worker.Stock
+	away int
+}
+
+func (a awayStock) LotsOf(ctx context.Context, shards []int) ([]drop.LotID, error) {
+	if slices.Contains(shards, a.away) {
+		return nil, fault.New(fault.Unavailable, "shard %d is away", a.away)
+	}
+	return a.Stock.LotsOf(ctx, shards)
+}
+
+// One shard cannot be sent again. The others are, and in every later pass their gaps are filled.
+func TestAShardThatIsAwayStopsNoUpkeepOfTheOthers(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	away, other := apart(t, s, 40)
+	s.mustDrain(t)
+	start := func() (stop func() (worker.Summary, error)) {
+		in := s.ledger.Installation()
+		return startWorker(t, worker.New(awayStock{s.stock, away.Shard(shards)}, wire.WorkerLedger(s.ledger),
+			worker.Options{Installation: in.ID, Shards: in.Shards, Only: []worker.Part{worker.Relay}}))
+	}
+	s.sell(t, other, 1, 1)
+	s.acknowledgeUnrecorded(t, other) // nothing follows it, so that no gap shows
+	s.sql(t, `UPDATE settings SET server = 'the one before'`)
+	stop := start()
+	s.catchesUp(t, other)
+	unsent := fmt.Sprintf("{%d}", away.Shard(shards))
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		left := s.sql(t, `SELECT unsent FROM settings`)
+		return left == unsent, "still to be sent: " + left
+	})
+	if _, err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.sell(t, other, 3, 1)
+	s.acknowledgeUnrecorded(t, other)
+	s.sell(t, other, 5, 4)
+	start()
+	s.catchesUp(t, other)
+	if left := s.sql(t, `SELECT unsent FROM settings`); left != unsent {
+		t.Errorf("to be sent again are %s", left)
+	}
+}
+
 // lines keeps what a worker logs.
 type lines struct {
 	mu   sync.Mutex

@@ -134,13 +134,18 @@ func (s *shop) start(t testing.TB, o worker.Options) (stop func() (worker.Summar
 
 func (s *shop) startOn(t testing.TB, l worker.Ledger, o worker.Options) (stop func() (worker.Summary, error)) {
 	t.Helper()
+	return startWorker(t, s.workerOn(l, o))
+}
+
+func startWorker(t testing.TB, w *worker.Worker) (stop func() (worker.Summary, error)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var sum worker.Summary
 	var err error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sum, err = s.workerOn(l, o).Run(ctx)
+		sum, err = w.Run(ctx)
 	}()
 	stop = func() (worker.Summary, error) {
 		cancel()

@@ -30,18 +30,16 @@ func (w *Worker) upkeep(ctx context.Context) error {
 	var trimmed time.Time
 	var alarmed []drop.LotID
 	for {
-		if _, err := w.watchServer(ctx); err != nil {
-			return err
-		}
+		_, sendErr := w.watchServer(ctx) // a shard that cannot be sent again, or be trimmed, keeps no other one waiting
 		if _, err := w.ledger.FoldWaiting(ctx); err != nil {
-			return err
+			return errors.Join(err, sendErr)
 		}
-		var trimErr error // a shard that cannot be trimmed keeps no gap open
+		var trimErr error
 		if time.Since(trimmed) >= trimEvery {
 			trimErr, trimmed = w.trim(ctx), time.Now()
 		}
 		gaps, err := w.fillGaps(ctx, gapPatience)
-		if err = errors.Join(trimErr, err); err != nil {
+		if err = errors.Join(err, sendErr, trimErr); err != nil {
 			return err
 		}
 		if len(gaps) > 0 {
@@ -125,25 +123,18 @@ func (w *Worker) unsent(ctx context.Context) (toSend, error) {
 // resendShards sends again every kept event of some shards that the ledger has not folded, also of lots that it does not know
 // any more: those become dead letters, which somebody sees. It returns the shards that were left alone or with which that failed.
 func (w *Worker) resendShards(ctx context.Context, shards []int) (left []int, err error) {
-	present, err := w.stock.LotsOf(ctx, shards)
-	if err != nil {
-		return shards, err
-	}
 	known, err := w.ledger.Lots(ctx)
 	if err != nil {
 		return shards, err
 	}
-	from := map[drop.LotID]drop.Watermark{}
-	for _, lot := range present {
-		from[lot] = drop.Watermark{}
-	}
+	recorded := map[drop.LotID]drop.Watermark{}
 	for _, lot := range known {
-		from[lot.Lot] = lot.Watermark
+		recorded[lot.Lot] = lot.Watermark
 	}
-	lots := w.byShard(from)
+	lots := w.byShard(recorded)
 	var errs []error
 	for _, shard := range shards {
-		err := w.resendShard(ctx, shard, lots[shard], func(drop.Event) bool { return true })
+		err := w.resendAll(ctx, shard, lots[shard])
 		if err != nil {
 			left = append(left, shard)
 		}
@@ -152,6 +143,21 @@ func (w *Worker) resendShards(ctx context.Context, shards []int) (left []int, er
 		}
 	}
 	return left, errors.Join(errs...)
+}
+
+// resendAll sends again what one shard has of the lots that the ledger knows, and all of the others. Each shard is asked by
+// itself for its lots: one whose server is away keeps no other one waiting. Errors: as resendShard.
+func (w *Worker) resendAll(ctx context.Context, shard int, recorded map[drop.LotID]drop.Watermark) error {
+	present, err := w.stock.LotsOf(ctx, []int{shard})
+	if err != nil {
+		return err
+	}
+	from := map[drop.LotID]drop.Watermark{}
+	for _, lot := range present {
+		from[lot] = drop.Watermark{}
+	}
+	maps.Copy(from, recorded)
+	return w.resendShard(ctx, shard, from, func(drop.Event) bool { return true })
 }
 
 // fillGaps sends again what the outbox still has of every gap that has been open for longer than age, and
