@@ -93,3 +93,24 @@ func TestAStrangeShardIsLeftAlone(t *testing.T) {
 	s.mustDrain(t)
 	s.mustAgree(t)
 }
+
+// TestAStrangeShardIsSentAgainLaterEvenIfItHasNoLots: what a shard with another installation's data lacks of ours, nobody can
+// see before it is ours again.
+func TestAStrangeShardIsSentAgainLaterEvenIfItHasNoLots(t *testing.T) {
+	testkit.Long(t)
+	t.Parallel()
+	s := newShop(t)
+	strange, _ := apart(t, s, 10)
+	s.mustDrain(t)
+	key := keyOfLot(t, s, string(strange))
+	s.do(t, "DEL", key)
+	s.do(t, "HSET", strings.TrimSuffix(key, "lot:"+string(strange))+"meta", "owner", "somebody-else/4")
+	s.sql(t, fmt.Sprintf(`UPDATE lots SET archive = 'done' WHERE lot = '%s'`, strange)) // so that the ledger does not name it either
+	s.sql(t, `UPDATE settings SET server = 'the one before'`)
+	if _, err := s.drain(t, worker.Options{Only: []worker.Part{worker.Relay}}); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.sql(t, `SELECT unsent FROM settings`); left != fmt.Sprintf("{%d}", strange.Shard(shards)) {
+		t.Errorf("to be sent again are %s", left)
+	}
+}

@@ -233,10 +233,7 @@ func (w *Worker) byShard(from map[drop.LotID]drop.Watermark) map[int]map[drop.Lo
 
 // resendShard sends again what one shard has of these lots. Errors: errLeftAlone; those of the stores.
 func (w *Worker) resendShard(ctx context.Context, shard int, lots map[drop.LotID]drop.Watermark, wanted func(drop.Event) bool) error {
-	if len(lots) == 0 {
-		return nil
-	}
-	if _, err := w.ours(ctx, shard); err != nil {
+	if _, err := w.ours(ctx, shard); err != nil || len(lots) == 0 { // what a strange shard lacks of ours cannot be seen
 		return err
 	}
 	kept, err := w.stock.EventsReadSince(ctx, shard, lots)
