@@ -293,15 +293,17 @@ end
 
 -- take_unfiled: adds the holds of an element of `unfiled` to the attempts and earliest times of their lots.
 local function take_unfiled(lots, attempts, at, time, element)
-  for id, attempt in string.gmatch(element, '([^\t\n]+)\t([^\t\n]*)\t[^\t\n]*\t[^\t\n]*\t[^\t\n]*\n') do
-    local of = attempts[id]
-    if #attempt ~= ATTEMPT then return end
-    if not of then
-      of = {}
-      lots[#lots + 1], attempts[id], at[id] = id, of, time
+  for line in string.gmatch(element, '[^\n]*\n') do
+    local id, attempt = match(line, '^([^\t]+)\t([^\t]*)\t[^\t]*\t[^\t]*\t[^\t]*$')
+    if id and #attempt == ATTEMPT then
+      local of = attempts[id]
+      if not of then
+        of = {}
+        lots[#lots + 1], attempts[id], at[id] = id, of, time
+      end
+      of[#of + 1] = attempt
+      if time < at[id] then at[id] = time end
     end
-    of[#of + 1] = attempt
-    if time < at[id] then at[id] = time end
   end
 end
 

@@ -117,6 +117,7 @@ func (s *Stock) move(sh *shard, client *redis.Client) *node {
 
 func (s *Stock) newNode(client *redis.Client) *node {
 	n := &node{name: s.target, client: client, slots: make(chan struct{}, lanesPerServer+looksInFlight), dial: s.opt.DialTimeout}
+	n.lanes.busy = make(map[*lane]time.Time)
 	if _, many := s.server.(clustered); many {
 		n.name = client.Options().Addr
 	}

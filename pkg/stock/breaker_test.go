@@ -171,7 +171,7 @@ func underWay(s *Stock, lot drop.LotID) (waiting, busy int) {
 	home := sh.home.Load()
 	home.lanes.mu.Lock()
 	defer home.lanes.mu.Unlock()
-	return waiting, home.lanes.busy
+	return waiting, len(home.lanes.busy)
 }
 
 // TestWhatWaitsIsNotSentToAServerThatHangs: while Redis hangs, a call is sent. Those behind it, for which another connection

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/dropctl/dropctl/lua"
 	"github.com/dropctl/dropctl/pkg/drop"
@@ -17,13 +18,14 @@ import (
 // a shard's, and in one pipeline for all shards. There is no timer: an idle lane sends at once, and a loaded one sends
 // what has gathered meanwhile.
 const (
-	lanesPerServer  = 4   // pipelines of a server in flight, as long as the requests of so many shards wait
-	lanesAtLeast    = 2   // of them, where fewer wait: more would only divide their calls
-	looksInFlight   = 8   // and of looks, see known.go
-	maxBatch        = 512 // requests of one kind in a call
-	waitingPerTaken = 8   // of so many shards whose requests wait a pipeline takes one
-	fairPipeline    = 32  // requests with which it takes no more than that
-	fullPipeline    = 512 // requests with which a pipeline takes no further shard: its callers are answered together
+	lanesPerServer  = 4                      // pipelines of a server in flight, as long as the requests of so many shards wait
+	lanesAtLeast    = 2                      // of them, where fewer wait: more would only divide their calls
+	hangsAfter      = 100 * time.Millisecond // a pipeline that takes so long counts for neither
+	looksInFlight   = 8                      // and of looks, see known.go
+	maxBatch        = 512                    // requests of one kind in a call
+	waitingPerTaken = 8                      // of so many shards whose requests wait a pipeline takes one
+	fairPipeline    = 32                     // requests with which it takes no more than that
+	fullPipeline    = 512                    // requests with which a pipeline takes no further shard: its callers are answered together
 )
 
 // kind tells the requests a batch is made of.
@@ -192,28 +194,42 @@ func (sh *shard) seek(ctx context.Context) error {
 // lanes are those of a server, and the shards whose requests they have to take.
 type lanes struct {
 	mu     sync.Mutex
-	shards []*shard // each once
-	busy   int
+	shards []*shard            // each once
+	busy   map[*lane]time.Time // when it last took requests
 	idle   []*lane
 }
 
-// most is how many lanes may be busy. The caller holds the mutex.
-func (l *lanes) most() int { return min(max(len(l.shards), lanesAtLeast), lanesPerServer) }
+// enough reports whether no lane besides this one is needed for what waits. The caller holds the mutex.
+func (l *lanes) enough(besides *lane) bool {
+	n := 0
+	for other, since := range l.busy {
+		if other != besides && time.Since(since) < hangsAfter {
+			n++
+		}
+	}
+	return n >= min(max(len(l.shards), lanesAtLeast), lanesPerServer)
+}
 
 // serve lets a lane take the requests of a shard.
 func (n *node) serve(sh *shard) {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
 	n.lanes.shards = append(n.lanes.shards, sh)
-	if n.lanes.busy >= n.lanes.most() {
+	n.start()
+}
+
+// start lets another lane take what waits, if one is needed. The caller holds the mutex.
+func (n *node) start() {
+	if len(n.lanes.shards) == 0 || len(n.lanes.busy) >= lanesPerServer || n.lanes.enough(nil) {
 		return
 	}
-	n.lanes.busy++
-	l := &lane{stock: sh.stock, home: n}
+	s := n.lanes.shards[0].stock
+	l := &lane{stock: s, home: n}
 	if last := len(n.lanes.idle) - 1; last >= 0 {
 		l, n.lanes.idle = n.lanes.idle[last], n.lanes.idle[:last]
 	}
-	sh.stock.lanes.Add(1)
+	n.lanes.busy[l] = time.Now()
+	s.lanes.Add(1)
 	go n.drive(l)
 }
 
@@ -257,19 +273,31 @@ func (n *node) drive(l *lane) {
 func (n *node) take(l *lane, list []*shard) []*shard {
 	n.lanes.mu.Lock()
 	defer n.lanes.mu.Unlock()
+	if len(n.lanes.shards) == 0 || n.lanes.enough(l) {
+		delete(n.lanes.busy, l)
+		n.lanes.idle = append(n.lanes.idle, l)
+		if len(n.lanes.shards) > 0 {
+			time.AfterFunc(hangsAfter, n.help)
+		}
+		return list
+	}
 	part := (len(n.lanes.shards) + waitingPerTaken - 1) / waitingPerTaken
 	first, requests := 0, int64(0)
-	for n.lanes.busy <= n.lanes.most() && first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fairPipeline) {
+	for first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fairPipeline) {
 		requests += n.lanes.shards[first].length.Load()
 		first++
 	}
+	n.lanes.busy[l] = time.Now()
 	list = append(list, n.lanes.shards[:first]...)
 	n.lanes.shards = slices.Delete(n.lanes.shards, 0, first)
-	if first == 0 {
-		n.lanes.busy--
-		n.lanes.idle = append(n.lanes.idle, l)
-	}
 	return list
+}
+
+// help takes up what a lane has left to others that hang since.
+func (n *node) help() {
+	n.lanes.mu.Lock()
+	defer n.lanes.mu.Unlock()
+	n.start()
 }
 
 // release closes the connections of the lanes that are idle.

@@ -264,20 +264,25 @@ func (sc *scene) calls(t *testing.T) []scriptCall {
 			"user", drop.MarkOf(sceneLot, "bob"), "bob", "9\t9\t", "1", drop.AttemptOf(sceneLot, "bob", "k"), sc.n(t, "bob"), "stray", string(sceneLot) + "\t!", "batch", "none", "next"}, []int{2, 3, 4, 7, 12, 14}},
 		{"trim", "trim", nil, []string{"0-1"}, nil},
 		{"snapshot", "snapshot", both, []string{"100"}, nil},
-		{"file", "file", nil, sc.fileArgs(t), []int{0, 2}},
+		{"file", "file", nil, sc.fileArgs(t), []int{0, 1, 3, 5}},
 	}
 	return calls
 }
 
-// fileArgs are those of a call that files what waits.
+// fileArgs are those of a call that files what waits, however little.
 func (sc *scene) fileArgs(t *testing.T) []string {
 	t.Helper()
-	elements := sc.rdb.LRange(t.Context(), sc.s.shardOf(sceneLot).keys.unfiled, 0, -1).Val()
-	entries, ok := fileByLot(elements)
-	if !ok {
+	return argsToFile(t, sc.rdb.LRange(t.Context(), sc.s.shardOf(sceneLot).keys.unfiled, 0, -1).Val())
+}
+
+func argsToFile(t *testing.T, elements []string) []string {
+	t.Helper()
+	entries, holds := fileByLot(elements)
+	if holds == 0 {
 		t.Fatalf("%q cannot be filed", elements)
 	}
-	return append([]string{strconv.Itoa(len(elements)), elements[1]}, entries...)
+	last := len(elements) - 2
+	return append([]string{strconv.Itoa(len(elements)), elements[0], elements[1], elements[last], elements[last+1]}, entries...)
 }
 
 // wantUntouched checks that a call which did not succeed has changed nothing that counts. A due entry too many, or a

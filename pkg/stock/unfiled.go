@@ -17,6 +17,9 @@ import (
 // while in which nobody can reserve, so the engine does it and Redis only stores the result.
 const manyUnfiled = "unfiled"
 
+// fewUnfiled is below how many holds they are left to gather.
+const fewUnfiled = 320
+
 // fileSoon files what waits in the shard, unless that is going on. If it fails, the next batch is told again.
 func (sh *shard) fileSoon() {
 	if sh.filing.Swap(true) {
@@ -38,40 +41,53 @@ func (sh *shard) file(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	entries, ok := fileByLot(elements)
+	args, ok := fileArgs(elements)
 	if !ok {
 		return nil
 	}
-	_, err = sh.stock.script(ctx, sh, lua.File, sh.keys.gated(), append([]string{strconv.Itoa(len(elements)), elements[1]}, entries...))
+	_, err = sh.stock.script(ctx, sh, lua.File, sh.keys.gated(), args)
 	return err
 }
 
+// fileArgs are the script's arguments for elements that were read; false where they are few, since somebody has filed the rest and an entry
+// for each of a few holds costs what the list is there to save, or damaged.
+func fileArgs(elements []string) (args []string, ok bool) {
+	entries, holds := fileByLot(elements)
+	if holds < fewUnfiled {
+		return nil, false
+	}
+	last := len(elements) - 2
+	args = append(args, strconv.Itoa(len(elements)), elements[0], elements[1], elements[last], elements[last+1])
+	return append(args, entries...), true
+}
+
 // fileByLot writes one due entry for each lot in the elements, at the earliest time of its holds, and a 0 before each, as file.lua reads
-// them. It reports false if the elements are not all what the scripts write.
-func fileByLot(elements []string) (entries []string, ok bool) {
+// them, and tells how many holds these are: none if the elements are not all what the scripts write.
+func fileByLot(elements []string) (entries []string, holds int) {
 	at := make(map[string]int64)
 	attempts := make(map[string]*strings.Builder)
 	for i := 0; i < len(elements); i += 2 {
 		ms, err := strconv.ParseInt(elements[i], 10, 64)
 		if err != nil || ms <= 0 || i+1 == len(elements) {
-			return nil, false
+			return nil, 0
 		}
 		for line := range strings.Lines(elements[i+1]) {
 			lot, attempt, sound := heldIn(line)
 			if !sound {
-				return nil, false
+				return nil, 0
 			}
 			if attempts[lot] == nil {
 				attempts[lot], at[lot] = &strings.Builder{}, ms
 			}
 			attempts[lot].WriteString(attempt)
+			holds++
 			at[lot] = min(at[lot], ms)
 		}
 	}
 	for lot, those := range attempts {
 		entries = append(entries, "0", fmt.Sprintf("%s\t%013d\t\t%s", lot, at[lot], those))
 	}
-	return entries, len(entries) > 0
+	return entries, holds
 }
 
 // heldIn returns the lot and the attempt of a line of what is unfiled, and whether it is as the scripts write it.
