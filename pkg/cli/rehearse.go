@@ -86,6 +86,9 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 		}
 		stop := a.startWorker(ctx, l, s, gateway)
 		defer func() { err = errors.Join(err, stop()) }()
+		if m != nil {
+			m.began = time.Now()
+		}
 	}
 	a.note("%d lots are on sale, %d users are coming", len(scenario.Lots), scenario.Users())
 	view := a.newLiveView(l, s, scenario)
@@ -95,8 +98,10 @@ func (a *app) rehearse(ctx context.Context, l *ledger.Ledger, s *stock.Stock, sc
 	}
 	book, err := simulate.Run(ctx, s, scenario, o)
 	view.close()
-	if m != nil && !m.flushed.IsZero() {
-		book.Flushed(m.flushed)
+	if m != nil {
+		for _, f := range m.flushes {
+			book.Flushed(f.from, f.until)
+		}
 	}
 	if err != nil {
 		return book.SoFar(scenario), err

@@ -30,8 +30,15 @@ type mishaps struct {
 	laboratory *wire.Laboratory
 	faults     []lab.Fault
 	done       []simulate.Mishap
-	flushed    time.Time // when Redis was emptied last; zero: it was not
+	flushes    []flush
+	began      time.Time // the worker of this process, if the laboratory has none of its own
 }
+
+// flush is the time in which Redis was emptied.
+type flush struct{ from, until time.Time }
+
+// aside is how long before and after a fault, as it was reported, an answer may be of that time.
+const aside = 10 * time.Millisecond
 
 // parseFaults reads what goes wrong in a rehearsal.
 func parseFaults(texts []string) (faults []lab.Fault, err error) {
@@ -109,7 +116,7 @@ func (m *mishaps) happen(say func(string, ...any)) func(ctx context.Context) err
 		for _, d := range done {
 			m.done = append(m.done, simulate.Mishap(d))
 			if f, err := lab.ParseFault(d.Fault); err == nil && f.Act == lab.FlushAct && d.Done { // until it is back, nobody sells
-				m.flushed = began.Add(d.At + d.Took + 10*time.Millisecond)
+				m.flushes = append(m.flushes, flush{began.Add(d.At - aside), began.Add(d.At + d.Took + aside)})
 			}
 		}
 		return err
@@ -118,7 +125,7 @@ func (m *mishaps) happen(say func(string, ...any)) func(ctx context.Context) err
 
 // recovered waits until the guardian has let every lot sell again. A worker that was started after Redis was emptied makes no
 // lots anew, since it may be the wrong Redis: they are restored then, as an operator would. If a lot still sells nothing, the
-// audit that follows says why.
+// audit that follows says why. Whoever was there all the time has to make them anew without help.
 func (m *mishaps) recovered(ctx context.Context, l *ledger.Ledger, s *stock.Stock, lots []drop.Definition, say func(string, ...any)) error {
 	var ids []drop.LotID
 	for _, l := range lots {
@@ -135,7 +142,7 @@ func (m *mishaps) recovered(ctx context.Context, l *ledger.Ledger, s *stock.Stoc
 			say("recovered after %s", fault.Duration(time.Since(began).Round(time.Millisecond)))
 			return nil
 		}
-		if err == nil && !m.flushed.IsZero() && time.Now().After(operator) {
+		if err == nil && m.needOperator() && time.Now().After(operator) {
 			restoreMissing(within, wire.Rebuilder(s, l), ids, states, say)
 			operator = time.Now().Add(operatorComes)
 		}
@@ -144,6 +151,18 @@ func (m *mishaps) recovered(ctx context.Context, l *ledger.Ledger, s *stock.Stoc
 		}
 	}
 }
+
+// needOperator reports whether the worker may never have seen the lots in Redis, since that was emptied before it could look.
+func (m *mishaps) needOperator() bool {
+	started := m.began
+	if worker := m.laboratory.Rig.Worker; worker != nil {
+		started = worker.Started()
+	}
+	return slices.ContainsFunc(m.flushes, func(f flush) bool { return started.Add(firstLook).After(f.from) })
+}
+
+// firstLook is the time after its start by which a worker has looked at Redis.
+const firstLook = 2 * time.Second
 
 // operatorComes is how long an emptied Redis is left to the worker.
 const operatorComes = 10 * time.Second

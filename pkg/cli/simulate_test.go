@@ -244,6 +244,35 @@ func privateShop(t *testing.T) (*app, *ledger.Ledger, *stock.Stock, *lab.Redis, 
 	return a, l, s, redis, db
 }
 
+// Whoever saw the lots in Redis has to make them anew by itself: help would hide a guardian that does not.
+func TestLotsAreRestoredOnlyForAWorkerThatNeverSawThem(t *testing.T) {
+	worker, err := lab.StartProgram(t.Context(), "none.yaml", "", "/bin/sleep", "3600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = worker.Stop(context.Background()) })
+	now := time.Now()
+	hourAgo, soon := now.Add(-time.Hour), now.Add(time.Hour)
+	for name, c := range map[string]struct {
+		worker  *lab.Program
+		began   time.Time
+		flushes []flush
+		want    bool
+	}{
+		"no flush":                           {worker: worker},
+		"started after the flush":            {worker: worker, flushes: []flush{{hourAgo, hourAgo}}, want: true},
+		"there throughout":                   {worker: worker, flushes: []flush{{soon, soon}}},
+		"started between two":                {worker: worker, flushes: []flush{{hourAgo, hourAgo}, {soon, soon}}, want: true},
+		"of this process, throughout":        {began: hourAgo, flushes: []flush{{now, now}}},
+		"of this process, not yet looked at": {began: now, flushes: []flush{{now, now}}, want: true},
+	} {
+		m := &mishaps{laboratory: &wire.Laboratory{Rig: lab.Rig{Worker: c.worker}}, began: c.began, flushes: c.flushes}
+		if got := m.needOperator(); got != c.want {
+			t.Errorf("%s: an operator is needed: %t", name, got)
+		}
+	}
+}
+
 func TestScenariosAreListedPrintedAndCompleted(t *testing.T) {
 	if r := run(t, nil, "simulate", "--list", "-o", "name"); r.exit != 0 || r.out != "sneaker-raid\nticket-drop\ntruffle-lot\n" {
 		t.Errorf("exit %d: %s%s", r.exit, r.out, r.err)

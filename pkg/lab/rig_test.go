@@ -44,7 +44,7 @@ func TestAScheduleDoesWhatItSaysAndLeavesTheServersRunning(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = worker.Stop(context.Background()) })
 	rig := &Rig{Redis: redis, Worker: worker, RedisLink: link}
-	before, workerBefore := redis.PID(), worker.PID()
+	before, workerBefore, startedBefore := redis.PID(), worker.PID(), worker.Started()
 	_, err = redis.Do(t.Context(), "SET", "k", "v")
 	must(t, err)
 
@@ -64,8 +64,8 @@ func TestAScheduleDoesWhatItSaysAndLeavesTheServersRunning(t *testing.T) {
 	if pid := redis.PID(); pid == 0 || pid == before {
 		t.Errorf("Redis is process %d, was %d", pid, before)
 	}
-	if pid := worker.PID(); pid == 0 || pid == workerBefore {
-		t.Errorf("the worker is process %d, was %d", pid, workerBefore)
+	if pid := worker.PID(); pid == 0 || pid == workerBefore || startedBefore.IsZero() || !worker.Started().After(startedBefore) {
+		t.Errorf("the worker is process %d of %s, was %d of %s", pid, worker.Started(), workerBefore, startedBefore)
 	}
 	if got, err := redis.Do(t.Context(), "EXISTS", "k"); err != nil || got != "0" {
 		t.Errorf("after the flush: %q, %v", got, err)

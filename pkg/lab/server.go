@@ -29,6 +29,7 @@ type server struct {
 	mu      sync.Mutex
 	dog     *watchdog // of the running or last run server; nil before the first start and after Stop
 	stopped bool      // Stop has removed the folder
+	started time.Time // last, by whomever
 }
 
 // Dir returns the server's own folder: its data, sockets and log. Stop removes it.
@@ -42,6 +43,13 @@ func (s *server) PID() int {
 		return 0
 	}
 	return s.dog.pid
+}
+
+// Started returns when the server was started last.
+func (s *server) Started() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started
 }
 
 // Start starts the server again after Kill or a crash, on the same data and port, and waits until it
@@ -66,7 +74,7 @@ func (s *server) start(ctx context.Context) error {
 	if s.dog != nil {
 		s.dog.leave() // only now, so that the folder is guarded all the time
 	}
-	s.dog = dog
+	s.dog, s.started = dog, time.Now()
 	return s.awaitReady(ctx)
 }
 

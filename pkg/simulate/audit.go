@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
 )
@@ -26,7 +27,7 @@ func (b *Book) Audit(ctx context.Context, ledger Ledger, bank *Bank) ([]string, 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wrong := slices.Clone(b.violations)
-	found := func(format string, args ...any) { wrong = append(wrong, violation{fmt.Sprintf(format, args...), nil}) }
+	found := func(format string, args ...any) { wrong = append(wrong, violation{text: fmt.Sprintf(format, args...)}) }
 	sold := map[string]drop.Reservation{} // by attempt
 	for lot, def := range b.lots {
 		var units int64
@@ -85,7 +86,7 @@ func (b *Book) auditLate(ctx context.Context, ledger Ledger) (wrong []violation,
 		}
 		b.count.PaidLate++
 		if !recorded[a.request.Lot][name] {
-			wrong = append(wrong, violation{fmt.Sprintf("%s paid for %s when the hold had ended, and it is not recorded that the money is to go back", a.request.User, a.id), a})
+			wrong = append(wrong, violation{fmt.Sprintf("%s paid for %s when the hold had ended, and it is not recorded that the money is to go back", a.request.User, a.id), a.told, time.Now()})
 		}
 	}
 	return wrong, nil
@@ -115,12 +116,12 @@ func (b *Book) compare(sold map[string]drop.Reservation, bank *Bank) (wrong []vi
 			continue
 		}
 		if text := a.differs(sale, ok); text != "" {
-			wrong = append(wrong, violation{text, a})
+			wrong = append(wrong, violation{text, a.told, time.Now()})
 		}
 	}
 	for name, sale := range sold {
 		if b.attempts[name] == nil {
-			wrong = append(wrong, violation{fmt.Sprintf("recorded %s as sold, but nobody asked for it", sale.ID), nil})
+			wrong = append(wrong, violation{text: fmt.Sprintf("recorded %s as sold, but nobody asked for it", sale.ID)})
 		}
 	}
 	return wrong

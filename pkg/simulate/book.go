@@ -3,6 +3,7 @@ package simulate
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,14 +24,18 @@ type Book struct {
 	attempts   map[string]*attempt // by attempt, which is a hash of lot, user and key
 	lots       map[drop.LotID]drop.Definition
 	violations []violation
-	flushed    time.Time // when Redis was emptied on purpose; zero: never
-	lost       []string  // what that took from buyers; known once it is audited
+	flushes    []flush
+	lost       []string // what these took from buyers; known once it is audited
 }
 
-// violation is a broken promise. Redis emptied on purpose may have broken it where its attempt is of before that.
+// flush is the time in which Redis was emptied on purpose.
+type flush struct{ from, until time.Time }
+
+// violation is a broken promise. Redis emptied on purpose may have broken it between the two times.
 type violation struct {
 	text    string
-	attempt *attempt // nil: it is about more than one
+	told    time.Time // when the promise was given last; zero: it is about more than one attempt, and no flush excuses it
+	noticed time.Time
 }
 
 // Counts are the answers given.
@@ -62,7 +67,7 @@ func (l Latency) Cell() string {
 type attempt struct {
 	request   drop.ReserveRequest
 	id        drop.ReservationID // of the newest answer
-	created   time.Time          // its hold, as told first
+	told      time.Time          // when what is noted here was last told; what contradicts it is no such thing
 	deadline  time.Time
 	grants    int               // answers that were no replay
 	confirmed *drop.Reservation // as acknowledged first
@@ -123,20 +128,20 @@ func (b *Book) gaveUp() {
 	b.mu.Unlock()
 }
 
-// Flushed notes that Redis was emptied on purpose, at the latest at that time. No guarantee covers what the ledger had not got
+// Flushed notes that Redis was emptied on purpose, at some time between the two. No guarantee covers what the ledger had not got
 // until then: buyers who were told something before have lost it.
-func (b *Book) Flushed(at time.Time) {
+func (b *Book) Flushed(from, until time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if at.After(b.flushed) {
-		b.flushed = at
-	}
+	b.flushes = append(b.flushes, flush{from, until})
 }
 
-// sorted tells broken promises apart from what was lost since Redis was emptied.
+// sorted tells broken promises apart from what was lost since Redis was emptied: what was told before that, and found to be
+// otherwise only afterwards.
 func (b *Book) sorted(all []violation) (broken, lost []string) {
 	for _, v := range all {
-		if v.attempt != nil && v.attempt.created.Before(b.flushed) {
+		took := func(f flush) bool { return v.told.Before(f.until) && !v.noticed.Before(f.from) }
+		if !v.told.IsZero() && slices.ContainsFunc(b.flushes, took) {
 			lost = append(lost, v.text)
 		} else {
 			broken = append(broken, v.text)
@@ -146,8 +151,8 @@ func (b *Book) sorted(all []violation) (broken, lost []string) {
 }
 
 // wrong enters a broken promise. It is called with the lock held.
-func (b *Book) wrong(a *attempt, format string, args ...any) {
-	b.violations = append(b.violations, violation{fmt.Sprintf(format, args...), a})
+func (b *Book) wrong(a *attempt, noticed time.Time, format string, args ...any) {
+	b.violations = append(b.violations, violation{fmt.Sprintf(format, args...), a.told, noticed})
 }
 
 // reserved enters the answer to a reserve call.
@@ -166,7 +171,7 @@ func (b *Book) reserved(r drop.ReserveRequest, out drop.Outcome, err error, took
 	name := drop.AttemptOf(r.Lot, r.User, r.Key)
 	a := b.attempts[name]
 	if a == nil {
-		a = &attempt{request: r, id: out.Reservation.ID, created: out.Reservation.Created, deadline: out.Reservation.Deadline}
+		a = &attempt{request: r, id: out.Reservation.ID, told: out.Now, deadline: out.Reservation.Deadline}
 		b.attempts[name] = a
 	}
 	if out.Replayed {
@@ -175,7 +180,7 @@ func (b *Book) reserved(r drop.ReserveRequest, out drop.Outcome, err error, took
 		b.count.Accepted++
 		a.grants++
 	}
-	b.checkGrant(a, r, out.Reservation)
+	b.checkGrant(a, r, out)
 }
 
 // record never fails: what is slower than an hour counts as an hour.
@@ -184,16 +189,20 @@ func record(h *hdrhistogram.Histogram, took time.Duration) {
 }
 
 // checkGrant holds an accepted reserve call against what was said before: same key, same answer.
-func (b *Book) checkGrant(a *attempt, r drop.ReserveRequest, res drop.Reservation) {
-	if a.grants > 1 {
-		b.wrong(a, "%s, key %s: granted twice", r.User, r.Key)
+func (b *Book) checkGrant(a *attempt, r drop.ReserveRequest, out drop.Outcome) {
+	res, again := out.Reservation, !out.Replayed && a.grants > 1
+	if again {
+		b.wrong(a, out.Now, "%s, key %s: granted twice", r.User, r.Key)
 	}
 	if r.Qty != a.request.Qty || r.Hold != a.request.Hold {
-		b.wrong(a, "%s, key %s: another wish under the same key was accepted", r.User, r.Key)
+		b.wrong(a, out.Now, "%s, key %s: another wish under the same key was accepted", r.User, r.Key)
 	}
 	// A late confirm takes the units anew: the same attempt then has a new number, and names the old one.
 	if res.ID != a.id && res.From != a.id.N {
-		b.wrong(a, "%s, key %s: first told %s, then %s", r.User, r.Key, a.id, res.ID)
+		b.wrong(a, out.Now, "%s, key %s: first told %s, then %s", r.User, r.Key, a.id, res.ID)
+	}
+	if again && a.confirmed == nil { // from now on the user goes by this one
+		*a = attempt{request: a.request, id: res.ID, told: out.Now, deadline: res.Deadline, grants: a.grants, unknown: a.unknown, unsure: a.unsure}
 	}
 }
 
@@ -204,16 +213,17 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 	b.count.Requests++
 	a := b.attempts[r.ID.Attempt]
 	if a == nil {
-		b.wrong(nil, "%s: settled, but never granted", r.ID)
+		b.wrong(&attempt{}, time.Now(), "%s: settled, but never granted", r.ID)
 		return
 	}
 	if err != nil {
 		b.count.Refused[fault.CodeOf(err)]++
 		switch {
 		case fault.Is(err, fault.NotFound):
-			b.wrong(a, "%s: granted, but no longer known", r.ID)
-		case fault.ExitOf(err) == fault.ExitRefused:
-			a.late = a.late || r.Action == drop.ActConfirm && tooLate(fault.CodeOf(err))
+			b.wrong(a, time.Now(), "%s: granted, but no longer known", r.ID)
+		case r.Action == drop.ActConfirm && tooLate(fault.CodeOf(err)) && a.confirmed == nil:
+			a.late, a.told = true, time.Now()
+		case fault.ExitOf(err) == fault.ExitRefused: // nothing was promised
 		case r.Action == drop.ActConfirm:
 			a.unknown = true
 		case r.Action == drop.ActRefund:
@@ -228,7 +238,7 @@ func (b *Book) settled(r drop.SettleRequest, out drop.Outcome, err error) {
 	case drop.ActConfirm:
 		b.confirmed(a, r, out)
 	case drop.ActRefund:
-		b.refunded(a, r, out.Reservation)
+		b.refunded(a, r, out)
 	default:
 		b.released(a, r, out)
 	}
@@ -242,7 +252,9 @@ func tooLate(code fault.Code) bool {
 // released holds an acknowledged release against everything said before.
 func (b *Book) released(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 	if a.confirmed != nil {
-		b.wrong(a, "%s: released after it was sold", r.ID)
+		b.wrong(a, out.Now, "%s: released after it was sold", r.ID)
+	} else {
+		a.told = out.Now
 	}
 	if r.Keep == 0 && !out.Replayed {
 		b.count.Released++
@@ -251,15 +263,16 @@ func (b *Book) released(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 }
 
 // refunded holds an acknowledged refund against everything said before.
-func (b *Book) refunded(a *attempt, r drop.SettleRequest, res drop.Reservation) {
+func (b *Book) refunded(a *attempt, r drop.SettleRequest, out drop.Outcome) {
+	res := out.Reservation
 	if a.confirmed == nil && !a.unknown {
-		b.wrong(a, "%s: refunded, but never sold", r.ID)
+		b.wrong(a, out.Now, "%s: refunded, but never sold", r.ID)
 	}
 	if res.Refunded < a.refunded || r.Total >= 0 && res.Refunded != r.Total {
-		b.wrong(a, "%s: the refund of %d units was answered with %d refunded", r.ID, r.Total, res.Refunded)
+		b.wrong(a, out.Now, "%s: the refund of %d units was answered with %d refunded", r.ID, r.Total, res.Refunded)
 	}
 	b.count.Refunded += res.Refunded - a.refunded
-	a.refunded = res.Refunded
+	a.refunded, a.told = res.Refunded, out.Now
 }
 
 // confirmed holds an acknowledged confirmation against everything said before.
@@ -267,22 +280,24 @@ func (b *Book) confirmed(a *attempt, r drop.SettleRequest, out drop.Outcome) {
 	res := out.Reservation
 	retaken := res.ID != r.ID
 	if res.State != drop.Confirmed || res.Ref != r.Ref || r.Qty != 0 && res.Qty != r.Qty {
-		b.wrong(a, "%s: the confirmation of %d units was answered with %s, %d units", r.ID, r.Qty, res.State, res.Qty)
+		b.wrong(a, out.Now, "%s: the confirmation of %d units was answered with %s, %d units", r.ID, r.Qty, res.State, res.Qty)
 	}
 	if retaken && (res.From != r.ID.N || b.lots[res.ID.Lot].Late != drop.Reclaim) {
-		b.wrong(a, "%s: its confirmation was answered with %s", r.ID, res.ID)
+		b.wrong(a, out.Now, "%s: its confirmation was answered with %s", r.ID, res.ID)
 	}
 	if !retaken && !out.Replayed && !out.Now.Before(a.deadline) {
-		b.wrong(a, "%s: confirmed at %s, after its deadline %s", r.ID, out.Now, a.deadline)
+		b.wrong(a, out.Now, "%s: confirmed at %s, after its deadline %s", r.ID, out.Now, a.deadline)
 	}
 	if a.released {
-		b.wrong(a, "%s: confirmed after it was given back", r.ID)
+		b.wrong(a, out.Now, "%s: confirmed after it was given back", r.ID)
 	}
 	switch {
 	case a.confirmed == nil:
-		a.confirmed, a.id = &res, res.ID
+		a.confirmed, a.id, a.told = &res, res.ID, out.Now
 		b.count.Sold += res.Qty
 	case a.confirmed.ID != res.ID || a.confirmed.Qty != res.Qty:
-		b.wrong(a, "%s: confirmed as %s with %d units, then as %s with %d", r.ID, a.confirmed.ID, a.confirmed.Qty, res.ID, res.Qty)
+		b.wrong(a, out.Now, "%s: confirmed as %s with %d units, then as %s with %d", r.ID, a.confirmed.ID, a.confirmed.Qty, res.ID, res.Qty)
+	default:
+		a.told = out.Now
 	}
 }

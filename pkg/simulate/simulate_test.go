@@ -254,31 +254,53 @@ func TestTheAuditFindsBrokenPromises(t *testing.T) {
 	}
 }
 
-// What was told before Redis was emptied on purpose is lost, and no broken promise; what was told afterwards, or sold beyond the
-// capacity, is one as ever.
+// What was told before Redis was emptied on purpose is lost, and no broken promise; what was told afterwards, was found to be
+// otherwise already before, or is sold beyond the capacity, is one as ever.
 func TestTheAuditTellsWhatAFlushHasLost(t *testing.T) {
-	flushed := time.Now()
-	lots := []drop.Definition{{Lot: "truffle", Stock: 2}}
-	told := func(b *Book, user string, at time.Time) {
-		r := drop.ReserveRequest{Lot: "truffle", User: user, Key: "k", Qty: 1}
-		id := drop.ReservationID{Lot: "truffle", Attempt: drop.AttemptOf("truffle", user, "k"), N: 3}
-		sold := drop.Reservation{ID: id, State: drop.Held, Qty: 1, Created: at, Deadline: at.Add(time.Hour)}
-		b.reserved(r, drop.Outcome{Reservation: sold, Now: at}, nil, time.Millisecond)
-		sold.State, sold.Ref = drop.Confirmed, "p"
+	flushed := time.Now().Add(-time.Minute)
+	before, after := flushed.Add(-time.Second), flushed.Add(time.Second)
+	id := drop.ReservationID{Lot: "truffle", Attempt: drop.AttemptOf("truffle", "ann", "k"), N: 3}
+	held := drop.Reservation{ID: id, State: drop.Held, Qty: 1, Deadline: flushed.Add(time.Hour)}
+	sold := held
+	sold.State, sold.Ref = drop.Confirmed, "p"
+	reserve := func(b *Book, at time.Time) {
+		b.reserved(drop.ReserveRequest{Lot: "truffle", User: "ann", Key: "k", Qty: 1}, drop.Outcome{Reservation: held, Now: at}, nil, time.Millisecond)
+	}
+	confirm := func(b *Book, at time.Time) {
 		b.settled(drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: "p"}, drop.Outcome{Reservation: sold, Now: at}, nil)
 	}
+	release := func(b *Book, at time.Time) {
+		b.settled(drop.SettleRequest{ID: id, Action: drop.ActRelease}, drop.Outcome{Reservation: held, Now: at}, nil)
+	}
+	refund := func(b *Book, at time.Time) {
+		b.settled(drop.SettleRequest{ID: id, Action: drop.ActRefund, Total: -1}, drop.Outcome{Reservation: drop.Reservation{ID: id, State: drop.Refunded, Refunded: 1}, Now: at}, nil)
+	}
 	for name, c := range map[string]struct {
-		at           time.Time
+		happens      func(*Book)
 		recorded     recorded
 		lost, broken int
 	}{
-		"told before":   {at: flushed.Add(-time.Second), lost: 1},
-		"told after":    {at: flushed.Add(time.Second), broken: 1},
-		"sold too much": {at: flushed.Add(-time.Second), recorded: recorded{{ID: drop.ReservationID{Lot: "truffle", Attempt: "x", N: 9}, State: drop.Confirmed, Qty: 3}}, lost: 1, broken: 2},
+		"told before": {func(b *Book) { reserve(b, before); confirm(b, before) }, nil, 1, 0},
+		"told after":  {func(b *Book) { reserve(b, after); confirm(b, after) }, nil, 0, 1},
+		"sold too much": {func(b *Book) { reserve(b, before); confirm(b, before) },
+			recorded{{ID: drop.ReservationID{Lot: "truffle", Attempt: "x", N: 9}, State: drop.Confirmed, Qty: 3}}, 1, 2},
+		"held before, sold after":     {func(b *Book) { reserve(b, before); confirm(b, after) }, nil, 0, 1},
+		"sold before, refunded after": {func(b *Book) { reserve(b, before); confirm(b, before); refund(b, after) }, recorded{sold}, 0, 1},
+		"refunded before":             {func(b *Book) { reserve(b, before); confirm(b, before); refund(b, before) }, recorded{sold}, 1, 0},
+		"given back though sold, noticed before": {func(b *Book) { reserve(b, before); confirm(b, before); release(b, before.Add(time.Millisecond)) },
+			recorded{sold}, 0, 1},
+		"given back though sold, noticed after": {func(b *Book) { reserve(b, before); confirm(b, before); release(b, after) }, nil, 2, 0},
+		"sold though given back after":          {func(b *Book) { reserve(b, before); release(b, after); confirm(b, after) }, recorded{sold}, 0, 1},
+		"granted anew":                          {func(b *Book) { reserve(b, before); reserve(b, after); confirm(b, after) }, recorded{sold}, 1, 0},
+		"granted anew, and lost":                {func(b *Book) { reserve(b, before); reserve(b, after); confirm(b, after) }, nil, 1, 1},
+		"paid in vain after": {func(b *Book) {
+			reserve(b, before)
+			b.settled(drop.SettleRequest{ID: id, Action: drop.ActConfirm, Ref: "p"}, drop.Outcome{}, fault.New(fault.HoldExpired, ""))
+		}, nil, 0, 1},
 	} {
-		b := newBook(lots)
-		b.Flushed(flushed)
-		told(b, "ann", c.at)
+		b := newBook([]drop.Definition{{Lot: "truffle", Stock: 2}})
+		b.Flushed(flushed.Add(-100*time.Millisecond), flushed)
+		c.happens(b)
 		broken, err := b.Audit(t.Context(), c.recorded, nil)
 		if err != nil {
 			t.Fatal(err)
