@@ -224,11 +224,12 @@ func (db *migrator) setUpIn(ctx context.Context, tx *sql.Tx, m MigrateOptions) e
 	return nil
 }
 
-// appRoles finds the roles that were given the rights of dropctl's own: nobody else adds to the journal. Whoever updates
-// without naming them again must not leave them without what a new step needs.
+// appRoles finds the roles that were given the rights of dropctl's own: to the journal they may add, and change nothing there.
+// Whoever updates without naming them again must not leave them without what a new step needs, nor take a right from anybody else.
 func appRoles(ctx context.Context, tx *sql.Tx) (roles []string, err error) {
 	rows, err := tx.QueryContext(ctx, `SELECT r.rolname FROM pg_class c, aclexplode(c.relacl) a JOIN pg_roles r ON r.oid = a.grantee
-		WHERE c.oid = 'reservation_events'::regclass AND a.privilege_type = 'INSERT' AND r.oid <> c.relowner AND NOT r.rolsuper ORDER BY 1`)
+		WHERE c.oid = 'reservation_events'::regclass AND r.oid <> c.relowner AND NOT r.rolsuper
+		GROUP BY 1 HAVING array_agg(DISTINCT a.privilege_type ORDER BY a.privilege_type) = '{INSERT,SELECT}' ORDER BY 1`)
 	if err != nil {
 		return nil, err
 	}

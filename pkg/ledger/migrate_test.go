@@ -152,7 +152,6 @@ func TestTheAppRoleIsChecked(t *testing.T) {
 	}
 }
 
-// History and sales cannot be changed: not by the runtime role, and not by the owner, in no partition.
 // Whoever updates does not have to know the runtime role: it was named once, and needs what the new steps bring.
 func TestAnUpdateGrantsTheRuntimeRoleWhatIsNew(t *testing.T) {
 	t.Parallel()
@@ -173,6 +172,34 @@ func TestAnUpdateGrantsTheRuntimeRoleWhatIsNew(t *testing.T) {
 	}
 }
 
+// Somebody else may have been given rights as well, and an update takes none of them.
+func TestAnUpdateTakesNoRightsFromOthers(t *testing.T) {
+	t.Parallel()
+	db := migrated(t)
+	db.SQL(t, `CREATE ROLE ops; GRANT ALL ON ALL TABLES IN SCHEMA public TO ops`)
+	t.Cleanup(func() {
+		_, _ = db.Server.SQL(context.Background(), db.Name, `DROP OWNED BY ops; DROP ROLE ops`)
+	})
+	rights := func() string {
+		t.Helper()
+		return db.SQL(t, `SELECT c.relname, a.privilege_type FROM pg_class c, aclexplode(c.relacl) a WHERE a.grantee = 'ops'::regrole ORDER BY 1, 2`)
+	}
+	before := rights()
+	if !strings.Contains(before, "reservation_events|UPDATE") || !strings.Contains(before, "reservation_events|DELETE") {
+		t.Fatalf("it has only %s", before)
+	}
+	if _, err := MigrateUp(t.Context(), Options{URL: db.URL(lab.Owner)}, MigrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if after := rights(); after != before {
+		t.Errorf("it had\n%s\nand has\n%s", before, after)
+	}
+	if h := healthOf(t, db, lab.App); len(h.Lacking) > 0 {
+		t.Errorf("the runtime role lacks %v", h.Lacking)
+	}
+}
+
+// History and sales cannot be changed: not by the runtime role, and not by the owner, in no partition.
 func TestHistoryCannotBeChanged(t *testing.T) {
 	testkit.Long(t)
 	l, db := newLedger(t)
