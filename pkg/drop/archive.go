@@ -12,13 +12,13 @@ const (
 	Archived     Archive = "done"
 )
 
-// WhyAbsent is why Redis rightly has no such lot, by what the ledger knows of it: it was never made, or is archived. It is
-// nil where Redis should have it.
-func WhyAbsent(lot LotID, known bool, archive Archive) error {
+// WhyAbsent is why Redis rightly has no such lot, by what the ledger knows of it: it was never made (nil), or is archived. It
+// is nil where Redis should have it, also where an archive was begun of a lot that may sell again or still has holds.
+func WhyAbsent(lot LotID, known *LedgerLot) error {
 	switch {
-	case !known:
+	case known == nil:
 		return fault.New(fault.NotFound, "there is no lot %s", lot).WithHint("list what there is: dropctl lot list")
-	case archive != NotArchived:
+	case known.Archive == Archived, known.Archive == ArchiveBegun && known.Status == Closed && known.Held == 0:
 		return fault.New(fault.NotFound, "lot %s is archived: its sale is over for good", lot).WithHint("what was sold of it: dropctl reservation list --lot %s", lot)
 	}
 	return nil

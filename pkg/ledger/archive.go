@@ -13,7 +13,7 @@ import (
 // Archiving a lot takes two phases, and Redis comes between them: BeginArchive writes down what is going to happen,
 // then the lot is taken out of Redis if it is not ahead of the watermark returned, then FinishArchive ends it.
 // Whoever finds an archive begun, after a crash, does all three again: each does nothing where it was done. Lots
-// under work are kept from others with LockLots. A restore ends an archive that was only begun.
+// under work are kept from others with LockLots. A restore ends an archive that was only begun, and so does whoever lets the lot sell again.
 
 // BeginArchive decides that a lot's sale is over for good, and returns the lot. Its Archive says whether it was
 // done before; then nothing is left to do.

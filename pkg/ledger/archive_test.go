@@ -158,6 +158,31 @@ func TestAnArchiveSeesWhatHappensMeanwhile(t *testing.T) {
 	}
 }
 
+// Whoever lets a lot sell again ends the archive that was begun, and nobody is told any more that the sale is over.
+func TestALotThatSellsAgainIsNotPutAway(t *testing.T) {
+	l := sharedLedger(t)
+	r := closedLot(t, l)
+	lot := r.def.Lot
+	if _, err := l.BeginArchive(t.Context(), lot, "olga"); err != nil {
+		t.Fatal(err)
+	}
+	r.refund(r.live[2], 1, true)
+	apply(t, l, r.take()...) // which leaves it closed
+	if why, err := l.WhyAbsent(t.Context(), lot); err != nil || !fault.Is(why, fault.NotFound) {
+		t.Errorf("while it is closed: %v, %v", why, err)
+	}
+	r.change(drop.Open)
+	apply(t, l, r.take()...)
+	if why, err := l.WhyAbsent(t.Context(), lot); err != nil || why != nil {
+		t.Errorf("once it is open: %v, %v", why, err)
+	}
+	r.change(drop.Closed)
+	apply(t, l, r.take()...)
+	if got := lotOf(t, l, lot); got.Archive != drop.NotArchived || got.ArchivedBy != "" {
+		t.Errorf("archive is %q by %q", got.Archive, got.ArchivedBy)
+	}
+}
+
 // A lot that was never loaded has nothing in Redis and can be put away too; a seed does not bring it back.
 func TestALotThatWasNeverLoadedIsArchived(t *testing.T) {
 	l, lot := sharedLedger(t), newLot()

@@ -73,13 +73,15 @@ func texts[T ~string](ids []T) []string {
 func (l *Ledger) WhyAbsent(ctx context.Context, lot drop.LotID) (why, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
-	var archive drop.Archive
-	err = l.pool.QueryRow(ctx, `SELECT archive FROM lots WHERE lot = $1`, string(lot)).Scan(&archive)
-	known := !errors.Is(err, pgx.ErrNoRows)
-	if known && err != nil {
+	var known drop.LedgerLot
+	err = l.pool.QueryRow(ctx, `SELECT archive, status, held FROM lots WHERE lot = $1`, string(lot)).Scan(&known.Archive, &known.Status, &known.Held)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return drop.WhyAbsent(lot, nil), nil
+	case err != nil:
 		return nil, l.fail(err, "looking for a lot")
 	}
-	return drop.WhyAbsent(lot, known, archive), nil
+	return drop.WhyAbsent(lot, &known), nil
 }
 
 // Lots returns these lots, or all that are not archived for nil, sorted by id. One that the ledger does not know is
