@@ -107,22 +107,22 @@ func (a *app) benchServer(ctx context.Context, f benchFlags) (r bench.Result, er
 	defer cancel()
 	after, unseenToo := h.Scrape(within)
 	did := bench.Between(before, after, cmp.Or(unseen, unseenToo))
-	r.Target, r.Server, r.Batch = "http", h.Cost(did.CPU), did.Batch
-	explain(&r, did.Why)
+	serverDid(&r, h, did)
+	for _, store := range []string{"redis", "postgres"} {
+		r.Unknown(store, "only its server reaches it; dropctl bench engine measures what it carries")
+	}
 	r.Audit, err = h.Audit(within)
 	return r, err
 }
 
-// explain notes of what a server was seen to do, and its stores not at all, why it is not known.
-func explain(r *bench.Result, why string) {
+// serverDid enters what a server was seen to do, and why the rest is not known.
+func serverDid(r *bench.Result, h *bench.HTTP, did bench.Doing) {
+	r.Target, r.Server, r.Batch = "http", h.Cost(did.CPU), did.Batch
 	if r.Batch == nil {
-		r.Unknown("batch", why)
+		r.Unknown("batch", did.Why)
 	}
 	if r.Server.CPU == nil {
-		r.Unknown("server.cpu_seconds_per_operation", cmp.Or(why, "not a single operation was sent"))
-	}
-	for _, store := range []string{"redis", "postgres"} {
-		r.Unknown(store, "only its server reaches it; dropctl bench engine measures what it carries")
+		r.Unknown("server.cpu_seconds_per_operation", cmp.Or(did.Why, "not a single operation was sent"))
 	}
 }
 
@@ -157,10 +157,7 @@ func (a *app) benchPrivateServer(ctx context.Context, f benchFlags) (r bench.Res
 	r = a.runBench(ctx, f, f.plan.Target(h))
 	after, unseenToo := h.Scrape(context.WithoutCancel(ctx))
 	did := bench.Between(before, after, cmp.Or(unseen, unseenToo))
-	r.Target, r.Server, r.Batch = "http", h.Cost(did.CPU), did.Batch
-	if r.Batch == nil {
-		r.Unknown("batch", did.Why)
-	}
+	serverDid(&r, h, did)
 	if err = stop(); err == nil {
 		err = a.auditBench(ctx, &r, l, s)
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dropctl/dropctl/pkg/bench"
 	"github.com/dropctl/dropctl/pkg/client"
@@ -38,6 +39,20 @@ func TestAMeasurementIsPrintedThoughItCouldNotBeAudited(t *testing.T) {
 	}
 	if why := got.NotKnown; got.Batch != nil || !strings.Contains(why["batch"], "404") || why["server.cpu_seconds_per_operation"] == "" || why["redis"] == "" || why["postgres"] == "" {
 		t.Errorf("batches %+v, not known %v", got.Batch, why)
+	}
+}
+
+// Of a private server as of any other it is said why a figure is null.
+func TestWhatAServerDoesNotTellHasAReason(t *testing.T) {
+	for why, did := range map[string]bench.Doing{
+		"it does not tell":                {Batch: &bench.Batch{}, Why: "it does not tell"},
+		"not a single operation was sent": {Batch: &bench.Batch{}, CPU: new(time.Second)},
+	} {
+		var r bench.Result
+		serverDid(&r, &bench.HTTP{}, did)
+		if got := r.NotKnown["server.cpu_seconds_per_operation"]; r.Server.CPU != nil || got != why || r.NotKnown["batch"] != "" {
+			t.Errorf("%+v: %v", r.Server, r.NotKnown)
+		}
 	}
 }
 

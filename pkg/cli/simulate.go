@@ -293,7 +293,11 @@ func (a *app) played(summary simulate.Summary, err error) error {
 			summary.GaveUp, summary.Users, float64(summary.Requests)/summary.Took.Seconds())
 	}
 	if n := len(summary.Lost); n > 0 {
-		a.note("what buyers were told before Redis was emptied is no longer so in %d cases: the ledger had not got it. Nothing was sold twice for that", n)
+		mere := ""
+		if summary.Err() == nil {
+			mere = ". Nothing was sold twice for that"
+		}
+		a.note("what buyers were told before Redis was emptied is no longer so in %d cases: the ledger had not got it%s", n, mere)
 	}
 	if err = cmp.Or(err, printErr, summary.Err()); err != nil {
 		return err

@@ -273,6 +273,24 @@ func TestLotsAreRestoredOnlyForAWorkerThatNeverSawThem(t *testing.T) {
 	}
 }
 
+// What Redis lost is told either way, but that nothing else is wrong only where it is so.
+func TestNothingWasSoldTwiceIsSaidOnlyWhereItIsSo(t *testing.T) {
+	for verdict, want := range map[string]bool{"ok": true, string(fault.Broken): false} {
+		var errs bytes.Buffer
+		a := newApp(nil, Streams{In: strings.NewReader(""), Out: &strings.Builder{}, Err: &errs, Getenv: func(string) string { return "" }})
+		cmd := newDemo(a)
+		a.globalFlags(cmd)
+		a.configFile = "none"
+		if err := a.prepare(cmd); err != nil {
+			t.Fatal(err)
+		}
+		err := a.played(simulate.Summary{Verdict: verdict, Lost: []string{"told ann"}}, nil)
+		if text := errs.String(); (err == nil) != want || !strings.Contains(text, "in 1 cases") || strings.Contains(text, "Nothing was sold twice") != want {
+			t.Errorf("%s: %v, %s", verdict, err, text)
+		}
+	}
+}
+
 func TestScenariosAreListedPrintedAndCompleted(t *testing.T) {
 	if r := run(t, nil, "simulate", "--list", "-o", "name"); r.exit != 0 || r.out != "sneaker-raid\nticket-drop\ntruffle-lot\n" {
 		t.Errorf("exit %d: %s%s", r.exit, r.out, r.err)
