@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -108,16 +109,16 @@ func (a *arena) enterOn(ctx context.Context, redis *lab.Redis, m Model, pool int
 
 // Round is what a model did in one round.
 type Round struct {
-	PerSecond   float64    `json:"accepted_per_second"`
-	P50         bench.Span `json:"p50_seconds"`
-	P99         bench.Span `json:"p99_seconds"`
-	Accepted    int64      `json:"accepted"` // the warm-up included, as in all that follows
-	Aborts      int64      `json:"aborts"`
-	Retries     int64      `json:"retries"`
-	LockWait    bench.Span `json:"lock_wait_seconds"` // of all callers together
-	CPU         bench.Span `json:"cpu_seconds"`       // of the model's server; 0: not known here
-	Connections int        `json:"connections"`
-	Oversold    int64      `json:"oversold"`
+	PerSecond   float64     `json:"accepted_per_second"`
+	P50         bench.Span  `json:"p50_seconds"`
+	P99         bench.Span  `json:"p99_seconds"`
+	Accepted    int64       `json:"accepted"` // the warm-up included, as in all that follows
+	Aborts      int64       `json:"aborts"`
+	Retries     int64       `json:"retries"`
+	LockWait    bench.Span  `json:"lock_wait_seconds"` // of all callers together
+	CPU         *bench.Span `json:"cpu_seconds"`       // of the model's server; 0: less than the system counts; null: not known here
+	Connections int         `json:"connections"`
+	Oversold    int64       `json:"oversold"`
 }
 
 // play lets a model sell once.
@@ -145,7 +146,7 @@ func (a *arena) play(ctx context.Context, m Model, pool int, l load) (r Round, e
 	return Round{
 		PerSecond: t.perSecond, P50: t.p50, P99: t.p99, Accepted: t.accepted,
 		Aborts: count.aborts.Load(), Retries: count.retries.Load(), LockWait: known(postgres.LockWait) + bench.Span(count.waited.Load()),
-		CPU: known(redis.CPU) + known(postgres.CPU), Connections: connections, Oversold: t.oversold(a.o.Stock),
+		CPU: cmp.Or(redis.CPU, postgres.CPU), Connections: connections, Oversold: t.oversold(a.o.Stock),
 	}, err
 }
 
@@ -157,7 +158,7 @@ func (a *arena) meterOf(ctx context.Context, m Model) (_ bench.Meter, done func(
 	return bench.MeterPostgres(ctx, a.postgres, lab.Database)
 }
 
-// known is 0 for what a server does not tell; a model uses the one or the other.
+// known is 0 for what a server does not tell.
 func known(s *bench.Span) bench.Span {
 	if s == nil {
 		return 0

@@ -205,6 +205,27 @@ func TestBarsAreThoseOfTheModelsThatTookPart(t *testing.T) {
 	}
 }
 
+// A server that used less than the system counts was measured all the same: on a slow machine a short round is of that kind.
+func TestWhatAServerUsedIsMissingOnlyWhereARoundDoesNotTell(t *testing.T) {
+	rounds := func(used ...*bench.Span) *entry {
+		e := &entry{Model: pgForUpdate}
+		for _, each := range used {
+			e.rounds = append(e.rounds, Round{Accepted: 10, CPU: each})
+		}
+		return e
+	}
+	none, some := bench.Span(0), bench.Span(20*time.Millisecond)
+	if cpu := rounds(&none, &none).row().CPU; cpu == nil || *cpu != 0 {
+		t.Errorf("less than is counted: %v", cpu)
+	}
+	if cpu := rounds(&some, &none).row().CPU; cpu == nil || *cpu != bench.Span(time.Millisecond) {
+		t.Errorf("some in one of two: %v", cpu)
+	}
+	if cpu := rounds(&some, nil).row().CPU; cpu != nil {
+		t.Errorf("one round does not tell, and it is %v", *cpu)
+	}
+}
+
 func TestEveryLotCanBeOversold(t *testing.T) {
 	sold := tally{ofEach: []int64{12, 10, 7, 11}}
 	if n := sold.oversold(10); n != 3 {

@@ -38,7 +38,7 @@ type Row struct {
 	Retries     float64     `json:"retries_per_success" table:"RETRIES"`
 	Connections int         `json:"connections" table:"CONNS"`                       // to the server, at the best number
 	LockWait    bench.Span  `json:"lock_wait_per_success_seconds" table:"LOCK WAIT"` // in the database; of redis-lock: for its lock
-	CPU         *bench.Span `json:"cpu_per_success_seconds" table:"DB CPU"`          // of the server; null where the system does not tell
+	CPU         *bench.Span `json:"cpu_per_success_seconds" table:"DB CPU"`          // of the server; 0: less than the system counts, in hundredths of a second; null where it does not tell
 	Oversold    int64       `json:"oversold" table:"OVERSOLD"`
 	OverLimit   int64       `json:"over_limit" table:"OVER LIMIT,ifset"`
 	Leaked      *int64      `json:"leaked" table:"LEAKED"` // units, after clients died; null: not tried
@@ -69,8 +69,8 @@ func (e *entry) row() Row {
 	if e.sold.Units > 0 { // it came to that
 		r.Audits = append(r.Audits, e.sold)
 	}
-	if cpu := round(perSuccess(func(r Round) float64 { return float64(r.CPU) })); cpu > 0 {
-		r.CPU = &cpu
+	if !slices.ContainsFunc(e.rounds, func(r Round) bool { return r.CPU == nil }) {
+		r.CPU = new(round(perSuccess(func(r Round) float64 { return float64(*r.CPU) })))
 	}
 	for _, each := range e.rounds {
 		r.Oversold += each.Oversold
