@@ -23,7 +23,7 @@ CREATE TABLE plain.orders (lot text, user_id text, qty bigint NOT NULL, ref text
 `
 
 // costOfASale: processor time of PostgreSQL for each unit sold, from the first request until the outbox is empty and the sale
-// booked, with a worker at the default limit; against one transaction a request. It needs Linux, which tells what a process used.
+// finalised, with a worker at the default limit; against one transaction a request. It needs Linux, which tells what a process used.
 func (r *run) costOfASale(ctx context.Context, p *plant) ([]Row, error) {
 	if runtime.GOOS != "linux" {
 		r.Progress("  what PostgreSQL uses cannot be read here: its cost of a sale is left out")
@@ -52,7 +52,7 @@ func (c *costs) share() float64 { return Median(c.ours) / min(Median(c.onFour), 
 
 func (c *costs) rows() []Row {
 	return []Row{
-		info(c.name+".dropctl", Median(c.ours), "µs", "hold, confirmation and booking, a worker at the default limit"),
+		info(c.name+".dropctl", Median(c.ours), "µs", "hold, confirmation and finalising, a worker at the default limit"),
 		info(c.name+".order-on-4", Median(c.onFour), "µs", "guarded update and insert in one transaction; 4 connections"),
 		info(c.name+".order-on-16", Median(c.onMany), "µs", "the same on 16"),
 	}
@@ -124,15 +124,15 @@ func (p *plant) sellAndRecord(ctx context.Context, sales int, lots []drop.LotID)
 	if _, err := p.after(ctx, target-1, 10*lookEvery); err != nil { // looking costs PostgreSQL, too
 		return err
 	}
-	return p.booked(ctx)
+	return p.finalised(ctx)
 }
 
-// booked waits until every sale is in the order ledger.
-func (p *plant) booked(ctx context.Context) error {
+// finalised waits until every sale is in the order ledger.
+func (p *plant) finalised(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var left int
 		if err := p.conn.QueryRow(ctx, `SELECT count(*) FROM pending_allocations WHERE state IN ('PENDING', 'PROCESSING')`).Scan(&left); err != nil {
-			return fault.Wrap(fault.Unavailable, err, "counting what is not booked")
+			return fault.Wrap(fault.Unavailable, err, "counting what is not finalised")
 		}
 		if left == 0 {
 			return nil

@@ -186,21 +186,21 @@ func (r *run) judgeBookings(ctx context.Context, recorded map[string][]drop.Reco
 			b := booked[rec.ID.Lot][rec.ID.N]
 			delete(booked[rec.ID.Lot], rec.ID.N)
 			if wrong := misbooked(rec, b); wrong != "" {
-				r.book.violate(rec.ID.Lot, rec.ID.String(), "booked are %d sales of %d units and %d refunded, recorded is %s of %d and %d refunded: %s",
+				r.book.violate(rec.ID.Lot, rec.ID.String(), "finalised are %d sales of %d units and %d refunded, recorded is %s of %d and %d refunded: %s",
 					b.Sales, b.Units, b.Refunded, rec.State, rec.Qty, rec.Refunded, wrong)
 			}
 		}
 	}
 	for lot, left := range booked {
 		for n := range left {
-			r.book.violate(lot, "", "a sale is booked of reservation number %d, which is not recorded", n)
+			r.book.violate(lot, "", "a sale is finalised of reservation number %d, which is not recorded", n)
 		}
 	}
 	return nil
 }
 
-// misbooked says what is wrong with the bookings of a reservation. Units that were refunded before they were booked are
-// booked neither as sold nor as refunded.
+// misbooked says what is wrong with what is finalised of a reservation. Units that were refunded before they were finalised are
+// finalised neither as sold nor as refunded.
 func misbooked(rec drop.Recorded, b Booking) string {
 	net := int64(0)
 	if rec.State == drop.Confirmed {

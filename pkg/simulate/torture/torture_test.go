@@ -170,7 +170,7 @@ func TestTortureFindsWhatIsPlanted(t *testing.T) {
 	if report.Verdict != "broken" || !fault.Is(report.Err(), fault.Broken) {
 		t.Errorf("%s: %v", report.Verdict, report.Err())
 	}
-	for _, want := range []string{" is not available ", "units were sold beyond its capacity", "last-one: a sale is booked of reservation number 99999",
+	for _, want := range []string{" is not available ", "units were sold beyond its capacity", "last-one: a sale is finalised of reservation number 99999",
 		"wine: 1 events are recorded twice", "poster: its history at 1/1: its hash does not follow"} {
 		if !strings.Contains(found, want) {
 			t.Errorf("it does not find %q: %s", want, found)
