@@ -79,6 +79,7 @@ type shopper struct {
 	got    map[string]string // user → reservation id
 	unsure []string          // users whose outcome is not known
 	down   int               // answers that the shop cannot sell now
+	last   string            // of these
 	wrong  []string
 }
 
@@ -102,6 +103,7 @@ func (p *shopper) note(user string, ans answer, err error) {
 		p.got[user] = r.ID
 	case ans.status == http.StatusServiceUnavailable && json.Unmarshal(ans.body, &problem) == nil && ans.header.Get("Retry-After") != "":
 		p.down++
+		p.last = problem.Code + " " + problem.Detail + fmt.Sprint(problem.Facts)
 		if problem.Code == "outcome_unknown" {
 			p.unsure = append(p.unsure, user)
 		}
@@ -114,6 +116,12 @@ func (p *shopper) counts() (got, down int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.got), p.down
+}
+
+func (p *shopper) lastRefusal() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.last
 }
 
 // TestARedisThatHangsIsRefusedAtOnceAndLosesNothing stops Redis under load, which then goes on as if nothing had been.
@@ -156,7 +164,7 @@ func TestARedisThatHangsIsRefusedAtOnceAndLosesNothing(t *testing.T) {
 		before[p], _ = p.counts()
 	}
 	for _, p := range shoppers {
-		testkit.Eventually(t, 30*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before[p], "nobody gets anything any more" })
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before[p], "nobody gets anything any more: " + p.lastRefusal() })
 	}
 	stop()
 	all.Wait()
@@ -187,7 +195,7 @@ func TestAPromotedReplicaSellsOnAndGivesNobodyTwo(t *testing.T) {
 	w.AwaitFailover(t, w.Servers[0])
 	for _, p := range shoppers {
 		before, _ := p.counts()
-		testkit.Eventually(t, 60*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before+3, "nobody gets anything any more" })
+		testkit.Eventually(t, 60*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before+3, "nobody gets anything any more: " + p.lastRefusal() })
 	}
 	stop()
 	all.Wait()
