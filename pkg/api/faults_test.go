@@ -164,7 +164,10 @@ func TestARedisThatHangsIsRefusedAtOnceAndLosesNothing(t *testing.T) {
 		before[p], _ = p.counts()
 	}
 	for _, p := range shoppers {
-		testkit.Eventually(t, 30*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before[p], "nobody gets anything any more: " + p.lastRefusal() })
+		testkit.Eventually(t, 30*time.Second, func() (bool, string) {
+			got, _ := p.counts()
+			return got > before[p], "nobody gets anything any more: " + p.lastRefusal()
+		})
 	}
 	stop()
 	all.Wait()
@@ -195,7 +198,10 @@ func TestAPromotedReplicaSellsOnAndGivesNobodyTwo(t *testing.T) {
 	w.AwaitFailover(t, w.Servers[0])
 	for _, p := range shoppers {
 		before, _ := p.counts()
-		testkit.Eventually(t, 60*time.Second, func() (bool, string) { got, _ := p.counts(); return got > before+3, "nobody gets anything any more: " + p.lastRefusal() })
+		testkit.Eventually(t, 60*time.Second, func() (bool, string) {
+			got, _ := p.counts()
+			return got > before+3, "nobody gets anything any more: " + p.lastRefusal()
+		})
 	}
 	stop()
 	all.Wait()
