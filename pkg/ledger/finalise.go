@@ -13,7 +13,7 @@ import (
 
 var (
 	//go:embed sql/finalise.sql
-	bookSQL string
+	finaliseSQL string
 	//go:embed sql/settle_recorded.sql
 	settleRecordedSQL string
 )
@@ -46,7 +46,7 @@ func (l *Ledger) Finalise(ctx context.Context, limit int) (int, error) {
 
 // finalise does so if the order ledger has none of them yet.
 func (l *Ledger) finalise(ctx context.Context, limit int) (finalised int, err error) {
-	err = l.oneByOne(ctx, bookSQL, []any{limit}, func(rows pgx.Rows) (err error) {
+	err = l.oneByOne(ctx, finaliseSQL, []any{limit}, func(rows pgx.Rows) (err error) {
 		finalised, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
 		return err
 	})

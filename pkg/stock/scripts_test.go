@@ -277,12 +277,11 @@ func (sc *scene) fileArgs(t *testing.T) []string {
 
 func argsToFile(t *testing.T, elements []string) []string {
 	t.Helper()
-	entries, holds := fileByLot(elements)
+	args, holds := fileArgs(elements)
 	if holds == 0 {
 		t.Fatalf("%q cannot be filed", elements)
 	}
-	last := len(elements) - 2
-	return append([]string{strconv.Itoa(len(elements)), elements[0], elements[1], elements[last], elements[last+1]}, entries...)
+	return args
 }
 
 // wantUntouched checks that a call which did not succeed has changed nothing that counts. A due entry too many, or a

@@ -17,7 +17,8 @@ import (
 // while in which nobody can reserve, so the engine does it and Redis only stores the result.
 const manyUnfiled = "unfiled"
 
-// fewUnfiled is below how many holds they are left to gather.
+// fewUnfiled is below how many holds they are left to gather: somebody has filed the rest, and an entry for each of a few costs what
+// the list is there to save.
 const fewUnfiled = 320
 
 // fileSoon files what waits in the shard, unless that is going on. If it fails, the next batch is told again.
@@ -41,24 +42,23 @@ func (sh *shard) file(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args, ok := fileArgs(elements)
-	if !ok {
+	args, holds := fileArgs(elements)
+	if holds < fewUnfiled {
 		return nil
 	}
 	_, err = sh.stock.script(ctx, sh, lua.File, sh.keys.gated(), args)
 	return err
 }
 
-// fileArgs are the script's arguments for elements that were read; false where they are few, since somebody has filed the rest and an entry
-// for each of a few holds costs what the list is there to save, or damaged.
-func fileArgs(elements []string) (args []string, ok bool) {
+// fileArgs are the script's arguments for elements that were read, and how many holds these file: none if they are damaged.
+func fileArgs(elements []string) (args []string, holds int) {
 	entries, holds := fileByLot(elements)
-	if holds < fewUnfiled {
-		return nil, false
+	if holds == 0 {
+		return nil, 0
 	}
 	last := len(elements) - 2
 	args = append(args, strconv.Itoa(len(elements)), elements[0], elements[1], elements[last], elements[last+1])
-	return append(args, entries...), true
+	return append(args, entries...), holds
 }
 
 // fileByLot writes one due entry for each lot in the elements, at the earliest time of its holds, and a 0 before each, as file.lua reads
