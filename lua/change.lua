@@ -57,8 +57,10 @@ local function change()
   if R.opens > 0 and R.closes > 0 and R.closes <= R.opens then return 'conflict', { 'conflict', 'rule', 'closes' } end
   if not trial then
     emit_picture('g')
-    prove()
-    call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(R, R.status), 'name', R.name)
+    local rule_field = pack_rule(R, R.status)
+    L.rule = rule_of(rule_field)
+    put_record(L, 'rule', rule_field)
+    put_record(L, 'name', R.name)
   end
   return 'changed'
 end
@@ -90,7 +92,8 @@ local function run()
   save({ L })
   if refusal then return refusal end
   local reply = { 'ok', '', now_s, outcome }
-  local live, totals = pack(LIVE, L.available, L.held, L.seq, now, L.due), pack(TOTALS, L.sold, L.capacity)
-  for _, v in ipairs(picture(live, totals, pack_rule(R, R.status), R.name)) do reply[#reply + 1] = v end
+  local rule_field = pack_rule(R, R.status)
+  L.rule = rule_of(rule_field)
+  for _, v in ipairs(picture(pack_live(L, now), pack(TOTALS, L.sold, L.capacity), rule_field, R.name)) do reply[#reply + 1] = v end
   return reply
 end

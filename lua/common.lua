@@ -15,7 +15,8 @@
 -- A lot is one hash, so that a hold costs one read and one write. Its numbers are packed, which costs a tenth of parsing
 -- text: LIVE, TOTALS and RULE below are the formats. Those of `live`, which every call writes, are doubles: whole numbers up to
 -- 2^53, packed without a look at each byte.
---   live: available held seq mark due                            due: the earliest due time known, 0 for none
+--   live: available held seq mark due print                      due: the earliest due time known, 0 for none; print: of `rule`, by
+--                                                                which a call knows rules that it has seen without reading them
 --   totals: sold capacity                                         name: plain text
 --   rule: epoch limit hold max_hold opens closes status late      opens, closes: 0 for none
 --   was, frozen: plain text, of a lot whose status is `frozen`: the status it had, and why it is frozen
@@ -42,8 +43,8 @@
 -- A sorted set takes long for each member, so holds that are the only one of their lot in a call wait in `unfiled`, a list, until
 -- there are many: then one entry files all of a lot. Two elements have those of a call that are due at the same time: that, in ms, then
 -- a line of each, "lot attempt user key actor". Whoever looks for due holds files them first, or looks there too.
-local LIVE, TOTALS, RULE = '<ddddd', '>i6i6', '>i6i6i6i6i6i6ss'
-local LIVE_SIZE = 40 -- bytes
+local LIVE, TOTALS, RULE = '<dddddd', '>i6i6', '>i6i6i6i6i6i6ss'
+local LIVE_SIZE = 48 -- bytes
 local FILLER = '.....................................................'
 local ATTEMPT, MARK = 26, 16
 local FIRST_LOT = 7 -- in KEYS
@@ -57,6 +58,7 @@ local call, pack, unpacked, fmt, match, sub, concat, unpack, tonumber, type -- o
 -- The time of the call, in ms: the server's clock, but never before the mark of a lot the call works on. So it is one
 -- time for all its events, and final once every lot has been read.
 local now, now_s, clock_ms, clock_s
+local second, second_ms -- of the server's clock, as text and in ms: parsing it takes longer than a look at a key
 
 local retention -- in ms
 local meta_bytes, meta_trimmed, bytes_s -- the last as text
@@ -69,6 +71,20 @@ local many_unfiled -- whether the caller is to file them
 local unfiled_seen -- the attempts of each lot in `unfiled`, once a call that only looks has read it
 local firsts, firstn = {}, 0 -- when lots must be looked at first, as ZADD wants it: firstn values
 
+-- number: what a text says, or nil. Those of the last calls are kept, for they come again: settings, and what a call has written.
+local parsed, parsedn = {}, 0
+local function keep_number(text, n)
+  if parsedn == 100 then parsed, parsedn = {}, 0 end
+  parsed[text], parsedn = n, parsedn + 1
+  return n
+end
+local function number(text)
+  local n = parsed[text or '']
+  if n or not text then return n end
+  n = tonumber(text)
+  return n and keep_number(text, n)
+end
+
 -- begin: makes ready for a call. Whatever the last one left, also one that ended in an error, is gone.
 local function begin(keys, argv)
   KEYS, ARGV = keys, argv
@@ -77,10 +93,11 @@ local function begin(keys, argv)
     fmt, match, sub, concat = string.format, string.match, string.sub, table.concat
   end
   local clock = call('TIME')
-  local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
+  if clock[1] ~= second then second, second_ms = clock[1], clock[1] * 1000 end
+  local ms = second_ms + math.floor(clock[2] / 1000)
   if ms ~= clock_ms then clock_ms, clock_s = ms, fmt('%d', ms) end
   now, now_s = clock_ms, clock_s
-  retention, meta_bytes, meta_trimmed, proven = tonumber(argv[3]), 0, 0, false
+  retention, meta_bytes, meta_trimmed, proven = number(argv[3]), 0, 0, false
   evn, emitting, duen, firstn, unfiledn, many_unfiled, unfiled_seen = 0, nil, 0, 0, 0, false, nil
 end
 
@@ -101,7 +118,7 @@ local function door()
   if m[1] ~= ARGV[2] then return { 'foreign_installation', m[1] } end
   if m[3] and m[3] ~= '' then return { 'lot_frozen', m[3] } end
   if m[2] ~= ARGV[1] then return { 'lot_frozen', 'closed_door' } end
-  meta_bytes, meta_trimmed, bytes_s = tonumber(m[4]), tonumber(m[5]), m[4]
+  meta_bytes, meta_trimmed, bytes_s = number(m[4]), number(m[5]), m[4]
   if not meta_bytes or not meta_trimmed then return { 'corrupt', 'meta' } end
   if not (retention and retention >= 0 and retention <= 1e13) then return { 'invalid', 'retention' } end
 end
@@ -122,17 +139,20 @@ local function emit(text)
   ev[evn] = text
 end
 
--- rule_of: a lot's rules from their field, not to be changed; an error if it has none. Some are kept from call to call: lots
--- are mostly alike.
+-- print_of: a number by which rules are told apart, 52 bits of their hash.
+local function print_of(text) return tonumber(sub(redis.sha1hex(text), 1, 13), 16) end
+
+-- rule_of: a lot's rules from their field, not to be changed; an error if it has none. Some are kept from call to call, by field and by
+-- print: lots are mostly alike.
 local rules, kept = {}, 0
 local function rule_of(text)
   local R = rules[text]
   if R then return R end
   local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, text)
   R = { epoch = epoch, limit = limit, hold = hold, max_hold = max_hold, opens = opens, closes = closes, status = status, late = late,
-    naming = '\t' .. fmt('%d', epoch) .. '\n' }
+    print = print_of(text), naming = '\t' .. fmt('%d', epoch) .. '\n', said = '/' .. fmt('%d', epoch) .. '/' }
   if kept == 200 then rules, kept = {}, 0 end
-  rules[text], kept = R, kept + 1
+  rules[text], rules[R.print], kept = R, R, kept + 1
   return R
 end
 
@@ -144,11 +164,16 @@ end
 -- Redis would keep a small lot in one piece, through which every look at a record has to search.
 local function pack_totals(sold, capacity) return pack(TOTALS, sold, capacity) .. FILLER end
 
--- decode: a lot from its fields, and its time mark; an error if they are none. What reserve writes into it is named here,
+-- pack_live: what of a lot every call writes as its field.
+local function pack_live(L, mark) return pack(LIVE, L.available, L.held, L.seq, mark, L.due, L.rule.print) end
+
+-- decode: a lot from its fields, and its time mark; an error if they are none, or are not of each other. What reserve writes into it is named here,
 -- because a table that grows is built anew.
 local function decode(id, k, live, rule_field)
-  local available, held, seq, mark, due = unpacked(LIVE, live)
-  return { id = id, k = k, available = available, held = held, seq = seq, due = due, rule = rule_of(rule_field), res = false, named = false, due_moved = false,
+  local available, held, seq, mark, due, print = unpacked(LIVE, live)
+  local R = rule_of(rule_field)
+  if R.print ~= print then error('print') end
+  return { id = id, k = k, available = available, held = held, seq = seq, due = due, rule = R, res = false, named = false, due_moved = false,
     n = 0, at = 0, qty = 0, hold = 0, batch = '', known = false, lone = false, slot = 0, shut_by = false }, mark
 end
 
@@ -184,8 +209,9 @@ end
 
 -- picture: a lot's fields as text, for who asked; an error if they cannot be read.
 local function picture(live, totals, rule, name, was, frozen)
-  local available, held, seq, mark, due = unpacked(LIVE, live)
+  local available, held, seq, mark, due, print = unpacked(LIVE, live)
   local sold, capacity = unpacked(TOTALS, totals)
+  if print_of(rule) ~= print then error('print') end
   local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, rule)
   local why = ''
   if status == 'frozen' then status, why = was .. '', frozen .. '' end
@@ -354,7 +380,7 @@ end
 
 local function save_lot(L)
   if L.leave then call('HDEL', KEYS[L.k], unpack(L.leave)) end
-  local live = pack(LIVE, L.available, L.held, L.seq, now, L.due)
+  local live = pack_live(L, now)
   if L.sold then put_record(L, 'totals', pack_totals(L.sold, L.capacity)) end
   if L.res then
     call('HSET', KEYS[L.k], 'live', live, unpack(L.res))
@@ -396,7 +422,9 @@ local function save(lots, save_others)
     local body = concat(ev, '', 1, evn)
     if ARGV[2] ~= owner then owner, installation = ARGV[2], match(ARGV[2], '^[^/]*') end
     call('XADD', KEYS[2], '*', 'v', '1', 'i', installation, 't', now_s, 'o', bytes_s, 'd', body)
-    call('HSET', KEYS[1], 'bytes', fmt('%d', meta_bytes + #body))
+    local bytes = fmt('%d', meta_bytes + #body)
+    keep_number(bytes, meta_bytes + #body)
+    call('HSET', KEYS[1], 'bytes', bytes)
   end
   for _, L in ipairs(lots) do
     if L.named or L.due_moved then save_lot(L) end

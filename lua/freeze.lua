@@ -22,7 +22,7 @@ local function run()
   if string.gsub(there, from, '') ~= string.gsub(ARGV[7], from, '') then return { 'conflict', there } end
 
   local f = redis.pcall('HMGET', KEYS[FIRST_LOT], 'live', 'rule', 'frozen')
-  local ok, L = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])
+  local ok, L, mark = pcall(decode, ARGV[4], FIRST_LOT, f[1], f[2])
   if not ok then return { 'ok', '', now_s, '' } end -- so damaged that every script refuses it anyway
   local frozen = L.rule.status == 'frozen' and (f[3] or '') or nil
   if freeze and frozen then return { 'ok', '', now_s, frozen } end
@@ -31,12 +31,15 @@ local function run()
   call('ZCARD', KEYS[4])
   call('ZCARD', KEYS[3])
   call('LLEN', KEYS[6])
+  local was = L.rule.status
+  local rule_field = pack_rule(L.rule, freeze and 'frozen' or call('HGET', KEYS[FIRST_LOT], 'was') or 'closed')
+  L.rule = rule_of(rule_field)
+  call('HSET', KEYS[FIRST_LOT], 'live', pack_live(L, mark), 'rule', rule_field)
   if freeze then
-    call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, 'frozen'), 'was', L.rule.status, 'frozen', reason)
+    call('HSET', KEYS[FIRST_LOT], 'was', was, 'frozen', reason)
     call('ZREM', KEYS[3], L.id) -- or the sweeper would come for it again and again
     return { 'ok', '', now_s, reason }
   end
-  call('HSET', KEYS[FIRST_LOT], 'rule', pack_rule(L.rule, call('HGET', KEYS[FIRST_LOT], 'was') or 'closed'))
   call('HDEL', KEYS[FIRST_LOT], 'was', 'frozen')
   file_unfiled()
   local due = first_due(L.id)

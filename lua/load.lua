@@ -70,7 +70,7 @@ local function run()
   now = math.max(now, n[22])
   now_s = fmt('%d', now)
   local rule_field = pack_rule({ epoch = n[6], limit = n[13], hold = n[14], max_hold = n[15], opens = n[16], closes = n[17], late = ARGV[18] }, ARGV[12])
-  local L = decode(id, FIRST_LOT, pack(LIVE, n[9] - n[10] - n[11], n[10], n[8], now, 0), rule_field)
+  local L = decode(id, FIRST_LOT, pack(LIVE, n[9] - n[10] - n[11], n[10], n[8], now, 0, print_of(rule_field)), rule_field)
   local seq = next_seq(L)
   L.sold, L.capacity = n[11], n[9]
   L.due = first_due(id)

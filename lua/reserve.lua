@@ -295,17 +295,18 @@ end
 -- "seq", or "seq/epoch/deadline" where these are not as before, or '' if it is not fresh. due_at: when they are due, 0 where that differs.
 local lives, records, freshn, numbers, due_at = {}, {}, 0, {}, nil
 
--- terms: what the lone requests of lots with these rules have in common; nil if the rules speak against them, or are not
--- known yet. The last ones are kept: calls come faster than a ms passes.
+-- terms: what the lone requests of lots with the rules of this print have in common; nil if the rules speak against them, or are
+-- not known yet. The last ones are kept: calls come faster than a ms passes.
 local last_terms
-local function terms(rule_field, qty, hold)
-  local R = rules[rule_field]
+local function terms(print, qty, hold)
+  local R = rules[print]
   if not R or closed(R) or hold > R.max_hold or R.limit > 0 and qty > R.limit then return nil end
   local T = last_terms
-  if not (T and T.rule == rule_field and T.qty == qty and T.hold == hold and T.now == now) then
+  if not (T and T.rule == R and T.qty == qty and T.hold == hold and T.now == now) then
     local deadline = now + (hold == 0 and R.hold or hold)
-    local ending = fmt('\t%d\t', deadline) .. now_s
-    T = { rule = rule_field, qty = qty, hold = hold, now = now, deadline = deadline, ending = ending, said = fmt('/%d/%d', R.epoch, deadline),
+    local text = fmt('%d', deadline)
+    local ending = '\t' .. text .. '\t' .. now_s
+    T = { rule = R, qty = qty, hold = hold, now = now, deadline = deadline, text = text, ending = ending, said = R.said .. text,
       head = digits(R.limit == 0 and -1 or R.limit - qty) .. ending }
     last_terms = T
   end
@@ -323,29 +324,28 @@ local function look_at_lone(lots, reply, m)
   if not valid(qty, hold) or not A[3 + 3 * m] or not KEYS[FIRST_LOT + m - 1] or sub(ARGV[7] or '', -1) ~= '\n' then return nil end
   local A, KEYS, call, pack, unpacked, digits, lives, records, numbers, now = A, KEYS, call, pack, unpacked, digits, lives, records, numbers, now -- quicker
   local n, all_at = 0, nil -- how many are fresh; when they are due
-  local rule_field, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
+  local print, deadline, ending, said, head -- of the lot before, whose rules are mostly the same
   local told -- what the last number says
   for j = 1, m do
     local k = FIRST_LOT + j - 1
     local key, attempt, mark, fresh, number = KEYS[k], A[at], A[at + 1], false, ''
     if #attempt ~= ATTEMPT then return nil end
-    local known = call('HMGET', key, 'live', 'rule', attempt, mark)
-    if known[2] ~= rule_field then
-      rule_field = known[2]
-      deadline, ending, said, head = terms(rule_field, qty, hold)
-      if reply[4] == '' then reply[4] = head or '' end
-    end
+    local known = call('HMGET', key, 'live', attempt, mark)
     local live = known[1]
-    if deadline and live and #live == LIVE_SIZE and not known[3] and not known[4] then
-      local available, held, seq, stamp, due = unpacked(LIVE, live)
-      if qty <= available and stamp <= now then
+    if live and #live == LIVE_SIZE and not known[2] and not known[3] then
+      local available, held, seq, stamp, due, of = unpacked(LIVE, live)
+      if of ~= print then
+        print, deadline, ending, said, head = of, terms(of, qty, hold)
+        if reply[4] == '' then reply[4] = head or '' end
+      end
+      if deadline and qty <= available and stamp <= now then
         number = digits(seq + 1)
         if due == 0 or deadline < due then
           due = deadline
           look_at(lot_of(key), due)
         end
         if deadline ~= all_at then all_at = all_at and 0 or deadline end
-        fresh = pack(LIVE, available - qty, held + qty, seq + 1, now, due)
+        fresh = pack(LIVE, available - qty, held + qty, seq + 1, now, due, of)
         records[j] = A[at + 2] .. number .. ending
         n = n + 1
         reply[j + LONE_SLOT - 1] = head == reply[4] and number or '+\t' .. match(head, '^-?%d+\t') .. number .. ending
@@ -354,6 +354,7 @@ local function look_at_lone(lots, reply, m)
     end
     lives[j], numbers[j] = fresh, number
     if not fresh then
+      known = { live, call('HGET', key, 'rule'), known[2], known[3] }
       look(lots, reply, k, known, { id = lot_of(key), at = at, n = 1, qty = qty, hold = hold, batch = '', units = qty, lone = true, slot = j + LONE_SLOT - 1 })
     end
     at = at + 3
@@ -366,7 +367,7 @@ end
 local function tell_fresh(m)
   local n, lines, said = freshn, ARGV[7], concat(numbers, ',', 1, m)
   if n == 0 then return end
-  unfiled, unfiledn = { fmt('%d', due_at), lines }, n
+  unfiled, unfiledn = { last_terms.text, lines }, n -- of all, if these are all and due at once
   if n < m or due_at == 0 then
     local i, at, kept, times, named = 0, nil, {}, {}, {}
     for line in string.gmatch(lines, '[^\n]*\n') do
@@ -424,8 +425,8 @@ end
 local function run()
   local shut = door()
   if shut then return shut end
-  full = meta_bytes - meta_trimmed >= tonumber(ARGV[4]) and 'backpressure' or nil
-  local budget = tonumber(ARGV[5])
+  full = meta_bytes - meta_trimmed >= number(ARGV[4]) and 'backpressure' or nil
+  local budget = number(ARGV[5])
   A, term_at, lone_tails = { cmsgpack.unpack(ARGV[6]) }, nil, nil
   local lots, reply = look_at_all()
   if not lots then return { 'invalid', 'requests' } end

@@ -5,13 +5,21 @@ package main
 import (
 	"context"
 	"os"
+	"runtime"
 
 	"github.com/dropctl/dropctl/pkg/cli"
 )
 
+// ballast is how much the garbage collector takes for alive beside what is. It is never touched, so it takes no memory. Without it, a
+// process with a few MB alive is collected eighteen times a second at full speed, and each time its pipelines to Redis wait for a
+// millisecond.
+const ballast = 64 << 20
+
 func main() { os.Exit(run()) }
 
 func run() int {
+	heap := make([]byte, ballast)
+	defer runtime.KeepAlive(heap)
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
 	return cli.Main(ctx, os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})

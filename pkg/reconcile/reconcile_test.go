@@ -52,6 +52,9 @@ var faults = []planted{
 	}, fault.VerdictDrift, "limit", true},
 	{"seq jumps ahead", func(t *testing.T, s *shop, lot drop.LotID) { testkit.Plant(t, s.redis, s.key(t, "lot", lot), "seq", 3) }, fault.VerdictDrift, "events", true},
 	{"the lot is garbage", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "HSET", s.key(t, "lot", lot), "live", "?") }, fault.VerdictDrift, "lot", true},
+	{"the lot's rules are not its own", func(t *testing.T, s *shop, lot drop.LotID) {
+		s.do(t, "EVAL", "local f = { struct.unpack('>i6i6i6i6i6i6ss', redis.call('HGET', KEYS[1], 'rule')) } f[2] = f[2] + 1 return redis.call('HSET', KEYS[1], 'rule', struct.pack('>i6i6i6i6i6i6ss', unpack(f, 1, 8)))", "1", s.key(t, "lot", lot))
+	}, fault.VerdictDrift, "lot", true},
 	{"the lot is deleted", func(t *testing.T, s *shop, lot drop.LotID) { s.do(t, "DEL", s.key(t, "lot", lot)) }, fault.VerdictMissing, "lot", true},
 	{"the ledger counts another hold", func(t *testing.T, s *shop, lot drop.LotID) {
 		s.db.SQL(t, fmt.Sprintf(`UPDATE lots SET held = held + 1 WHERE lot = '%s'`, lot))

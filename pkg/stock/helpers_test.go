@@ -72,10 +72,12 @@ end
 local function moved(field, layout, ...)
   local f = { struct.unpack(layout, redis.call('HGET', KEYS[7], field)) }
   for _, at in ipairs({ ... }) do f[at] = f[at] > 0 and f[at] - d or 0 end
-  redis.call('HSET', KEYS[7], field, struct.pack(layout, unpack(f)))
+  return f
 end
-moved('live', '<ddddd', 4, 5)
-moved('rule', '>i6i6i6i6i6i6ss', 5, 6)
+local rule = struct.pack('>i6i6i6i6i6i6ss', unpack(moved('rule', '>i6i6i6i6i6i6ss', 5, 6)))
+local live = moved('live', '<dddddd', 4, 5)
+live[6] = tonumber(string.sub(redis.sha1hex(rule), 1, 13), 16)
+redis.call('HSET', KEYS[7], 'live', struct.pack('<dddddd', unpack(live, 1, 6)), 'rule', rule)
 local times = { h = { 6, 7 }, b = {}, c = { 12 }, r = { 6 }, x = { 6 }, f = { 6 } }
 local all = redis.call('HGETALL', KEYS[7])
 for i = 1, #all, 2 do

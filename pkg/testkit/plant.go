@@ -23,7 +23,7 @@ var places = map[string]struct {
 	field, layout string
 	place         int
 }{
-	"available": {"live", "<ddddd", 1}, "held": {"live", "<ddddd", 2}, "seq": {"live", "<ddddd", 3}, "mark": {"live", "<ddddd", 4},
+	"available": {"live", "<dddddd", 1}, "held": {"live", "<dddddd", 2}, "seq": {"live", "<dddddd", 3}, "mark": {"live", "<dddddd", 4},
 	"sold": {"totals", ">i6i6", 1}, "capacity": {"totals", ">i6i6", 2}, "epoch": {"rule", ">i6i6i6i6i6i6ss", 1}, "limit": {"rule", ">i6i6i6i6i6i6ss", 2},
 }
 
@@ -36,7 +36,10 @@ func Plant(t testing.TB, r *lab.Redis, key, number string, by int64) {
 	}
 	const script = `local f = { struct.unpack(ARGV[4], redis.call('HGET', KEYS[1], ARGV[1])) }
 f[tonumber(ARGV[2])] = f[tonumber(ARGV[2])] + ARGV[3]
-return redis.call('HSET', KEYS[1], ARGV[1], struct.pack(ARGV[4], unpack(f)))`
+redis.call('HSET', KEYS[1], ARGV[1], struct.pack(ARGV[4], unpack(f)))
+local live = { struct.unpack('<dddddd', redis.call('HGET', KEYS[1], 'live')) }
+live[6] = tonumber(string.sub(redis.sha1hex(redis.call('HGET', KEYS[1], 'rule')), 1, 13), 16)
+return redis.call('HSET', KEYS[1], 'live', struct.pack('<dddddd', unpack(live, 1, 6)))`
 	if _, err := r.Do(t.Context(), "EVAL", script, "1", key, at.field, strconv.Itoa(at.place), strconv.FormatInt(by, 10), at.layout); err != nil {
 		t.Fatalf("%s of %s: %v", at.field, key, err)
 	}

@@ -1,0 +1,69 @@
+package stock
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dropctl/dropctl/pkg/drop"
+)
+
+// TestEveryLotSellsByItsOwnRules: a call knows rules that it has seen by their print. Here are more of them than Redis keeps, and each
+// lot's change while others sell.
+func TestEveryLotSellsByItsOwnRules(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	const lots = 230 // kept are 200
+	ids, holds := make([]drop.LotID, lots), make([]time.Duration, lots)
+	for i := range ids {
+		holds[i] = time.Duration(i+1) * time.Minute
+		ids[i] = newLot(t, s, drop.Definition{Lot: drop.LotID(fmt.Sprintf("r-%d", i)), Stock: 9, Hold: holds[i], MaxHold: 24 * time.Hour})
+	}
+	for round := range 3 {
+		inParallel(lots, func(i int) {
+			r, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: ids[i], User: fmt.Sprint("user-", round), Key: "k", Qty: 1})
+			if err != nil {
+				t.Errorf("%s: %v", ids[i], err)
+				return
+			}
+			if got := r.Reservation.Deadline.Sub(r.Reservation.Created); got != holds[i] {
+				t.Errorf("%s holds for %s, not %s", ids[i], got, holds[i])
+			}
+		})
+		for i := range ids {
+			if i%3 != round {
+				continue
+			}
+			holds[i] += time.Second
+			if _, _, err := s.Change(t.Context(), drop.ChangeRequest{Lot: ids[i], Hold: &holds[i]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, id := range ids[:9] {
+		wantHistory(t, s, rdb, id)
+	}
+}
+
+// TestRulesThatAreNotALotsOwnAreDamage: whoever reads them refuses the lot.
+func TestRulesThatAreNotALotsOwnAreDamage(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot, other := newLot(t, s, drop.Definition{Lot: "l", Stock: 9}), newLot(t, s, drop.Definition{Lot: "m", Stock: 9, Limit: 3})
+	key := s.shardOf(lot).keys.lot(lot)
+	hold := reserve(t, s, lot, "ann", "k", 1).Reservation
+	if err := rdb.HSet(t.Context(), key, "rule", rdb.HGet(t.Context(), s.shardOf(other).keys.lot(other), "rule").Val()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before := contents(t, rdb)
+	if _, err := s.Settle(t.Context(), drop.SettleRequest{ID: hold.ID, Action: drop.ActRelease}); err == nil {
+		t.Error("a hold of the lot is settled")
+	}
+	if _, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "ann", Key: "k2", Qty: 1}); err == nil {
+		t.Error("a user's second hold is taken")
+	}
+	if got, err := s.Lot(t.Context(), lot); err == nil {
+		t.Errorf("the lot is shown: %+v", got)
+	}
+	if after := contents(t, rdb); after[key] != before[key] {
+		t.Errorf("was %s\nis %s", before[key], after[key])
+	}
+}
