@@ -144,8 +144,11 @@ type Worker struct {
 // WorkerLife is how long a worker counts as alive after its last heartbeat.
 const WorkerLife = 30 * time.Second
 
+//go:embed sql/end_stalled.sql
+var endStalledSQL string
+
 // Heartbeat records that a worker lives; Seen and Alive are not read. It forgets those not seen for a day and
-// returns their names, each to one caller only.
+// returns their names, each to one caller only. Sessions in which a process stands still, holding locks that others need, it ends.
 func (l *Ledger) Heartbeat(ctx context.Context, w Worker) (forgotten []string, err error) {
 	ctx, cancel := l.within(ctx)
 	defer cancel()
@@ -153,6 +156,9 @@ func (l *Ledger) Heartbeat(ctx context.Context, w Worker) (forgotten []string, e
 		ON CONFLICT (worker) DO UPDATE SET parts = EXCLUDED.parts, rate = EXCLUDED.rate, seen_at = EXCLUDED.seen_at`, w.Name, w.Host, w.PID, w.Parts, w.Version, w.Started, w.Rate)
 	if err != nil {
 		return nil, l.fail(err, "recording a heartbeat")
+	}
+	if _, err := l.pool.Exec(ctx, endStalledSQL, l.timeout); err != nil {
+		return nil, l.fail(err, "ending sessions that stand still")
 	}
 	rows, err := l.pool.Query(ctx, `DELETE FROM workers WHERE seen_at < now() - interval '1 day' RETURNING worker`)
 	if err != nil {
