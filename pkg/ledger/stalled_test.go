@@ -119,3 +119,14 @@ func TestAReaderThatStandsStillIsLeftAlone(t *testing.T) {
 		t.Errorf("it was ended: %v", err)
 	}
 }
+
+// A database may forbid everybody to end sessions. Its workers live nevertheless.
+func TestAWorkerLivesThatMayEndNoSessions(t *testing.T) {
+	l, db := newLedger(t)
+	db.SQL(t, `REVOKE EXECUTE ON FUNCTION pg_terminate_backend FROM PUBLIC;
+		INSERT INTO workers (worker, host, pid, parts, version, started_at, rate, seen_at) VALUES ('old', '', 1, '{}', '', now(), 0, now() - interval '2 days')`)
+	forgotten, err := l.Heartbeat(t.Context(), Worker{Name: "w", Parts: []string{"relay"}})
+	if err != nil || len(forgotten) != 1 {
+		t.Errorf("forgotten are %v: %v", forgotten, err)
+	}
+}
