@@ -300,7 +300,7 @@ func (o *object) time() *time.Time {
 	}
 	text := o.string()
 	t, err := time.Parse(time.RFC3339, text)
-	if err != nil && o.err == nil {
+	if (err != nil || t.IsZero()) && o.err == nil { // the zero time would say that there is no bound
 		o.refuse("is not a time", "write it by RFC 3339, such as 2026-12-01T10:00:00Z, or null for no bound")
 	}
 	return &t

@@ -86,7 +86,7 @@ func TestBodiesOfOtherCallsAreReadAsStrictly(t *testing.T) {
 		_, err := parsed(t, parseAdjust, body)
 		refused(body, err, field)
 	}
-	for body, field := range map[string]string{`{"stock":null}`: "stock", `{"opens":"tomorrow"}`: "opens", `{"opens":5}`: "opens", `{"status":"Open"}`: "status", `{"name":"a\u0000"}`: "name", `{"hold_seconds":0.5}`: "hold_seconds"} {
+	for body, field := range map[string]string{`{"stock":null}`: "stock", `{"opens":"tomorrow"}`: "opens", `{"opens":5}`: "opens", `{"closes":"0001-01-01T00:00:00Z"}`: "closes", `{"status":"Open"}`: "status", `{"name":"a\u0000"}`: "name", `{"hold_seconds":0.5}`: "hold_seconds"} {
 		_, err := parsed(t, parseLot, body)
 		refused(body, err, field)
 	}

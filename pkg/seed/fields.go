@@ -112,9 +112,9 @@ func (r *Row) set(f field, text string, clock *zones) error {
 	case fieldMaxHold:
 		d.MaxHold, err = parseHold(f, text)
 	case fieldOpens:
-		d.Opens, err = clock.parse(f.String(), text)
+		d.Opens, err = clock.bound(f.String(), text)
 	case fieldCloses:
-		d.Closes, err = clock.parse(f.String(), text)
+		d.Closes, err = clock.bound(f.String(), text)
 	case fieldLate:
 		d.Late, err = drop.ParseLate(text)
 	case fieldStatus:

@@ -271,8 +271,11 @@ func TestTimes(t *testing.T) {
 		"2026-12-01 10:00 ../../../etc/hostname": "unknown time zone",
 		"2026-12-01T10:00:00.0001Z":              "finer than a millisecond",
 		"tomorrow":                               "not a time",
+		"0001-01-01T00:00:00Z":                   "year 1",
+		"0001-01-01T01:00:00+01:00":              "year 1",
+		"0001-01-01 00:00 UTC":                   "year 1",
 	} {
-		got, err := (&zones{}).parse("opens", text)
+		got, err := (&zones{}).bound("opens", text)
 		switch {
 		case err == nil && got.Format(time.RFC3339Nano) != want:
 			t.Errorf("%q is %s, want %s", text, got.Format(time.RFC3339Nano), want)

@@ -14,6 +14,15 @@ type zones struct{ known map[string]*time.Location }
 
 const localForms = "2006-01-02 15:04|2006-01-02 15:04:05|2006-01-02T15:04|2006-01-02T15:04:05"
 
+// bound reads when a sale begins or ends. The year 1 would say that it has no bound.
+func (z *zones) bound(field, text string) (time.Time, error) {
+	t, err := z.parse(field, text)
+	if err == nil && t.IsZero() {
+		err = fault.New(fault.Invalid, "%s lies in the year 1", field).WithField(field).WithHint("use a time between the years 2000 and 2199")
+	}
+	return t, err
+}
+
 // parse reads RFC 3339, or a local time followed by an IANA zone, as a UTC time in whole milliseconds.
 // A local time that the zone skips or has twice is an error: nobody can tell which moment was meant.
 func (z *zones) parse(field, text string) (time.Time, error) {
