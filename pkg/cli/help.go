@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -192,22 +193,52 @@ func (h *helpText) flags(cmd *cobra.Command) {
 	}
 }
 
+// flagRows begins with what is the command's own: servers and other settings are the same in most commands.
 func flagRows(flags *pflag.FlagSet) [][2]string {
-	var rows [][2]string
+	var own, settings, help [][2]string
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden {
 			return
 		}
 		text := f.Usage
 		if !slices.Contains([]string{"", "false", "0", "0s", "[]"}, f.DefValue) {
-			text += " (default " + f.DefValue + ")"
+			text += " (default " + shownDefault(f) + ")"
 		}
 		if config.HasEnv(f) {
 			text += " [" + config.EnvName(f.Name) + "]"
 		}
-		rows = append(rows, [2]string{flagNames(f, true), text})
+		to := &own
+		switch {
+		case f.Name == "help":
+			to = &help
+		case config.IsSetting(f):
+			to = &settings
+		}
+		*to = append(*to, [2]string{flagNames(f, true), text})
 	})
-	return rows
+	return slices.Concat(own, settings, help)
+}
+
+// shownDefault writes durations as everything else does: 10m, and not 10m0s.
+func shownDefault(f *pflag.Flag) string {
+	if d, err := time.ParseDuration(f.DefValue); err == nil {
+		return fault.Duration(d)
+	}
+	return f.DefValue
+}
+
+// valueWord is what --help writes for the value of a flag.
+func valueWord(f *pflag.Flag) string {
+	switch kind := f.Value.Type(); kind {
+	case "int64", "uint64":
+		return "INT"
+	case "float64":
+		return "NUMBER"
+	case "stringArray", "stringSlice":
+		return "STRING"
+	default:
+		return strings.ToUpper(kind)
+	}
 }
 
 // flagNames writes -o, --output WORD; short flags are aligned in a column of their own when padded.
@@ -219,7 +250,7 @@ func flagNames(f *pflag.Flag, padded bool) string {
 		name = "    " + name
 	}
 	if padded && f.Value.Type() != "bool" {
-		name += " " + strings.TrimSuffix(strings.ToUpper(f.Value.Type()), "SLICE")
+		name += " " + valueWord(f)
 	}
 	if !padded {
 		name = strings.Replace(name, ", ", "/", 1)

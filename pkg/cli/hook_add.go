@@ -36,7 +36,7 @@ until somebody acts) and refund_due (a payment for units that nobody got).
 Addresses within private networks are refused, also later, when a name begins to stand for one,
 unless --allow-private says that the receiver is within your own network; http without TLS as well.`,
 		Example: `  dropctl hook add https://shop.example/drops
-  dropctl hook add https://app.example/hooks --group autumn --kinds lot_loaded,lot_opened --secret file:/etc/dropctl/hook.secret
+  dropctl hook add https://app.example/hooks --group autumn --secret file:/etc/dropctl/hook.secret
   dropctl hook add http://10.0.0.7:9000/ --lot truffle-99 --allow-private`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

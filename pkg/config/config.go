@@ -74,7 +74,7 @@ const (
 // find returns the text of a setting from the first source that has it.
 func (s Setting) find(src Sources, v *viper.Viper, path string) (raw any, origin string) {
 	if src.Flags != nil {
-		if f := src.Flags.Lookup(s.Name); f != nil && f.Changed && !src.EnvFlags[s.Name] && isSetting(f) {
+		if f := src.Flags.Lookup(s.Name); f != nil && f.Changed && !src.EnvFlags[s.Name] && IsSetting(f) {
 			return f.Value.String(), fromFlag + s.Name
 		}
 	}
@@ -157,11 +157,11 @@ func (c *Config) Warnings() []string {
 // command; an installer's DROPCTL_VERSION must not trigger that. The variable of a setting belongs to the
 // setting: DROPCTL_LISTEN is where the API listens, and must not take a worker's --listen to the same place.
 func HasEnv(flag *pflag.Flag) bool {
-	return flag.Name != "help" && flag.Name != "version" && (isSetting(flag) || !known(flag.Name))
+	return flag.Name != "help" && flag.Name != "version" && (IsSetting(flag) || !known(flag.Name))
 }
 
-// isSetting tells a setting's flag from a command's own flag of the same name: confirm --payment REF, worker --listen.
-func isSetting(flag *pflag.Flag) bool {
+// IsSetting tells a setting's flag from a command's own flag of the same name: confirm --payment REF, worker --listen.
+func IsSetting(flag *pflag.Flag) bool {
 	_, ok := flag.Value.(*flagValue)
 	return ok
 }

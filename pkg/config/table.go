@@ -50,7 +50,7 @@ var settings = []Setting{
 	{Name: "key-retention", Group: Stock, kind: duration, Default: "24h", min: int64(time.Minute), Usage: "how long an ended reservation still answers to its key"},
 	{Name: "outbox-max-bytes", Group: Stock, kind: size, Default: "64MiB", min: 1 << 16, Usage: "outbox ceiling of each shard, above it nothing is reserved"},
 	{Name: "durability", Group: Durable, kind: level, Default: "memory", Usage: "what a change outlives once it is answered: memory, disk or replicas=N"},
-	{Name: "durability-wait", Group: Durable, kind: duration, Default: "1500ms", min: int64(time.Millisecond), Usage: "how long a change may wait for disk or replicas"},
+	{Name: "durability-wait", Group: Durable, kind: duration, Default: "1.5s", min: int64(time.Millisecond), Usage: "how long a change may wait for disk or replicas"},
 	{Name: "transport", Group: Work, Default: Direct, Choices: []string{Direct, Kafka, CloudTasks}, Usage: "how events travel from Redis to the ledger"},
 	{Name: "outbox-keep", Group: Work, kind: duration, Default: "15m", Usage: "how long Redis keeps events that the ledger already has"},
 	{Name: "max-events-per-second", Group: Work, kind: count, Default: "2000", min: 1, Usage: "how fast events are applied to the ledger, over all workers"},

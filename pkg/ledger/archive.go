@@ -64,7 +64,8 @@ func archivable(ctx context.Context, tx pgx.Tx, lot Lot) error {
 	}
 	switch {
 	case lot.Status != drop.Closed:
-		return fault.New(fault.Conflict, "the lot %s is %s", lot.Lot, lot.Status).WithHint("dropctl lot close %s; what was not recorded yet: dropctl worker --until-idle", lot.Lot)
+		return fault.New(fault.Conflict, "the lot %s is recorded as %s", lot.Lot, lot.Status).
+			WithHint("dropctl lot close %s; if it is closed already, a worker has to record that first: dropctl worker --until-idle", lot.Lot)
 	case lot.Stopped != "":
 		return refuse(lot.Waiting, "is stopped (%s) with %s to fold", lot.Stopped, counted(lot.Waiting, "event")).WithHint("dropctl explain %s", lot.Stopped)
 	case lot.Waiting > 0:

@@ -26,7 +26,7 @@ func TestALotIsArchivedOnlyWhenNothingIsLeftToDo(t *testing.T) {
 	r := seeded(t, l, lot, 10)
 	sold, held := r.hold("ann", 2), r.hold("bob", 1)
 	apply(t, l, r.take()...)
-	refused(nil, "is open", "dropctl lot close "+string(lot))
+	refused(nil, "is recorded as open", "dropctl lot close "+string(lot))
 	r.change(drop.Closed)
 	apply(t, l, r.take()...)
 	refused(int64(2), "has 2 holds", "dropctl reservation list --lot "+string(lot)+" --state held")
