@@ -21,8 +21,8 @@ const (
 	lanesPerServer  = 4                      // pipelines of a server in flight, as long as the requests of so many shards wait
 	lanesAtLeast    = 2                      // of them, where fewer wait: more would only divide their calls
 	hangsAfter      = 100 * time.Millisecond // a pipeline that takes so long counts for neither
-	looksInFlight   = 8                      // and of looks, see known.go
-	maxBatch        = 512                    // requests of one kind in a call
+	looksInFlight   = 8                      // pipelines of looks, see known.go
+	maxBatch        = 512                    // requests of one kind in a call; each is at most 12 values, and Lua unpacks 8,000
 	waitingPerTaken = 8                      // of so many shards whose requests wait a pipeline takes one
 	fairPipeline    = 32                     // requests with which it takes no more than that
 	fullPipeline    = 512                    // requests with which a pipeline takes no further shard: its callers are answered together
@@ -193,10 +193,11 @@ func (sh *shard) seek(ctx context.Context) error {
 
 // lanes are those of a server, and the shards whose requests they have to take.
 type lanes struct {
-	mu     sync.Mutex
-	shards []*shard            // each once
-	busy   map[*lane]time.Time // when it last took requests
-	idle   []*lane
+	mu      sync.Mutex
+	shards  []*shard            // each once
+	busy    map[*lane]time.Time // when it last took requests
+	idle    []*lane
+	helping bool // a timer runs, see helpLater
 }
 
 // enough reports whether no lane besides this one is needed for what waits. The caller holds the mutex.
@@ -220,7 +221,11 @@ func (n *node) serve(sh *shard) {
 
 // start lets another lane take what waits, if one is needed. The caller holds the mutex.
 func (n *node) start() {
-	if len(n.lanes.shards) == 0 || len(n.lanes.busy) >= lanesPerServer || n.lanes.enough(nil) {
+	if len(n.lanes.shards) == 0 || len(n.lanes.busy) >= lanesPerServer {
+		return
+	}
+	if n.lanes.enough(nil) {
+		n.helpLater()
 		return
 	}
 	s := n.lanes.shards[0].stock
@@ -277,7 +282,7 @@ func (n *node) take(l *lane, list []*shard) []*shard {
 		delete(n.lanes.busy, l)
 		n.lanes.idle = append(n.lanes.idle, l)
 		if len(n.lanes.shards) > 0 {
-			time.AfterFunc(hangsAfter, n.help)
+			n.helpLater()
 		}
 		return list
 	}
@@ -293,11 +298,19 @@ func (n *node) take(l *lane, list []*shard) []*shard {
 	return list
 }
 
-// help takes up what a lane has left to others that hang since.
-func (n *node) help() {
-	n.lanes.mu.Lock()
-	defer n.lanes.mu.Unlock()
-	n.start()
+// helpLater has what is left to the busy lanes taken by another one, should they hang: no more requests need come that would start
+// it. The caller holds the mutex.
+func (n *node) helpLater() {
+	if n.lanes.helping {
+		return
+	}
+	n.lanes.helping = true
+	time.AfterFunc(hangsAfter, func() {
+		n.lanes.mu.Lock()
+		defer n.lanes.mu.Unlock()
+		n.lanes.helping = false
+		n.start()
+	})
 }
 
 // release closes the connections of the lanes that are idle.

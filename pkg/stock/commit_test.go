@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // waitingShards are shards in which so many requests wait.
@@ -81,6 +82,29 @@ func TestLanesAreAsManyAsShardsWait(t *testing.T) {
 		if l.enough(nil) != c.enough {
 			t.Errorf("%s: enough is %v", name, !c.enough)
 		}
+	}
+}
+
+// TestNobodyWaitsForLanesThatHang: when the request came they were enough, and none comes after it.
+func TestNobodyWaitsForLanesThatHang(t *testing.T) {
+	s, _, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
+	home := s.shardOf(lot).home.Load()
+	testkit.Eventually(t, 20*time.Second, func() (bool, string) {
+		home.lanes.mu.Lock()
+		defer home.lanes.mu.Unlock()
+		if len(home.lanes.busy) > 0 {
+			return false, "a lane is still busy with the load"
+		}
+		for range lanesAtLeast {
+			home.lanes.busy[&lane{}] = time.Now()
+		}
+		return true, ""
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := s.Reserve(ctx, drop.ReserveRequest{Lot: lot, User: "ann", Key: "k", Qty: 1}); err != nil {
+		t.Fatal(err)
 	}
 }
 
