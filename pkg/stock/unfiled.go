@@ -3,6 +3,7 @@ package stock
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -66,14 +67,12 @@ func fileArgs(elements []string) (args []string, holds int) {
 func fileByLot(elements []string) (entries []string, holds int) {
 	at := make(map[string]int64)
 	attempts := make(map[string]*strings.Builder)
-	for i := 0; i < len(elements); i += 2 {
-		ms, err := strconv.ParseInt(elements[i], 10, 64)
-		if err != nil || ms <= 0 || i+1 == len(elements) {
-			return nil, 0
-		}
-		for line := range strings.Lines(elements[i+1]) {
+	pairs := 0
+	for ms, lines := range pairsOf(elements) {
+		pairs++
+		for line := range strings.Lines(lines) {
 			lot, attempt, sound := heldIn(line)
-			if !sound {
+			if !sound || ms == 0 {
 				return nil, 0
 			}
 			if attempts[lot] == nil {
@@ -84,10 +83,32 @@ func fileByLot(elements []string) (entries []string, holds int) {
 			at[lot] = min(at[lot], ms)
 		}
 	}
+	if 2*pairs != len(elements) { // something was passed over
+		return nil, 0
+	}
 	for lot, those := range attempts {
 		entries = append(entries, "0", fmt.Sprintf("%s\t%013d\t\t%s", lot, at[lot], those))
 	}
 	return entries, holds
+}
+
+// pairsOf yields the times in the elements, in ms, and the lines behind each. What is neither is passed over, as by the scripts
+// (read_unfiled).
+func pairsOf(elements []string) iter.Seq2[int64, string] {
+	return func(yield func(ms int64, lines string) bool) {
+		before := int64(-1) // the time that the element before was, -1 if it was none
+		for _, element := range elements {
+			ms, err := strconv.ParseUint(element, 10, 63)
+			if err == nil {
+				before = int64(ms)
+				continue
+			}
+			if before >= 0 && !yield(before, element) {
+				return
+			}
+			before = -1
+		}
+	}
 }
 
 // heldIn returns the lot and the attempt of a line of what is unfiled, and whether it is as the scripts write it.
@@ -112,24 +133,18 @@ func (s *Stock) unfiledOf(ctx context.Context, node *redis.Client, keys shardKey
 	return fn(page)
 }
 
-// parseUnfiled reads what is of a lot. What is damaged is passed over, as by the scripts (read_unfiled).
+// parseUnfiled reads what is of a lot. What is damaged is passed over.
 func parseUnfiled(elements []string, lot drop.LotID) (page []drop.DueEntry) {
-	var at time.Time
-	for _, element := range elements {
-		if ms, err := strconv.ParseUint(element, 10, 63); err == nil {
-			at = time.UnixMilli(int64(ms)).UTC()
-			continue
-		}
-		e := drop.DueEntry{At: at}
-		for line := range strings.Lines(element) {
+	for ms, lines := range pairsOf(elements) {
+		e := drop.DueEntry{At: time.UnixMilli(ms).UTC()}
+		for line := range strings.Lines(lines) {
 			if of, attempt, sound := heldIn(line); sound && of == string(lot) {
 				e.Attempts = append(e.Attempts, attempt)
 			}
 		}
-		if len(e.Attempts) > 0 && !at.IsZero() {
+		if len(e.Attempts) > 0 {
 			page = append(page, e)
 		}
-		at = time.Time{}
 	}
 	return page
 }
