@@ -13,8 +13,6 @@ local FIELDS = { status = 'text', limit = 'number', hold = 'number', max_hold = 
 -- The lot that is changed and its rules as they will be; how many due attempts may be looked at; whether it is a trial.
 local L, R, budget, trial
 
-local function time_text(at) return at > 0 and fmt('%d', at) or '' end
-
 -- emit_picture: the event that carries the lot as it now stands.
 local function emit_picture(letter)
   local seq = next_seq(L)

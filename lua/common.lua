@@ -48,6 +48,7 @@ local LIVE_SIZE = 48 -- bytes
 local FILLER = '.....................................................'
 local ATTEMPT, MARK = 26, 16
 local FIRST_LOT = 7 -- in KEYS
+local MOST_REQUESTS = 700 -- of a lot in a call: each may store ten values, and Lua hands a command no more than 8,000
 local MANY_UNFILED = 640 -- holds, about: then the caller is told, who groups them by lot quicker than a script does, see file.lua
 local MOST_UNFILED = 2560 -- holds, about: more are filed by the call that brings them
 
@@ -134,6 +135,9 @@ local function prove()
   proven = true
 end
 
+-- time_text: a time of the rules as events say it.
+local function time_text(at) return at > 0 and fmt('%d', at) or '' end
+
 local function emit(text)
   evn = evn + 1
   ev[evn] = text
@@ -167,10 +171,18 @@ local function pack_totals(sold, capacity) return pack(TOTALS, sold, capacity) .
 -- pack_live: what of a lot every call writes as its field.
 local function pack_live(L, mark) return pack(LIVE, L.available, L.held, L.seq, mark, L.due, L.rule.print) end
 
+-- parse_live: the numbers of `live`. Doubles need not be whole, nor numbers at all, where somebody has damaged them: an error then, for no
+-- comparison with what is no number holds, and none would refuse a hold.
+local function parse_live(text)
+  local available, held, seq, mark, due, print = unpacked(LIVE, text)
+  if (available + held + seq + mark + due) % 1 ~= 0 then error('live') end
+  return available, held, seq, mark, due, print
+end
+
 -- decode: a lot from its fields, and its time mark; an error if they are none, or are not of each other. What reserve writes into it is named here,
 -- because a table that grows is built anew.
 local function decode(id, k, live, rule_field)
-  local available, held, seq, mark, due, print = unpacked(LIVE, live)
+  local available, held, seq, mark, due, print = parse_live(live)
   local R = rule_of(rule_field)
   if R.print ~= print then error('print') end
   return { id = id, k = k, available = available, held = held, seq = seq, due = due, rule = R, res = false, named = false, due_moved = false,
@@ -209,7 +221,7 @@ end
 
 -- picture: a lot's fields as text, for who asked; an error if they cannot be read.
 local function picture(live, totals, rule, name, was, frozen)
-  local available, held, seq, mark, due, print = unpacked(LIVE, live)
+  local available, held, seq, mark, due, print = parse_live(live)
   local sold, capacity = unpacked(TOTALS, totals)
   if print_of(rule) ~= print then error('print') end
   local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, rule)
@@ -363,7 +375,7 @@ end
 local function keep_unfiled()
   if unfiledn == 0 then return end
   call('ZCARD', KEYS[4])
-  local holds = call('RPUSH', KEYS[6], unpack(unfiled)) * unfiledn / 2
+  local holds = call('RPUSH', KEYS[6], unpack(unfiled)) * unfiledn / #unfiled -- if the calls before were like this one
   many_unfiled = holds >= MANY_UNFILED
   if holds >= MOST_UNFILED then file_unfiled() end
 end

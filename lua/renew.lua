@@ -8,8 +8,6 @@
 --       (tabs between), 7 epoch, 8 actor, 9 reason
 -- Reply ok, detail, now, seq of the loaded event | conflict, what is there now | lot_frozen, clock | lot_not_loaded | foreign_installation, owner
 
-local function moment(ms) return ms > 0 and fmt('%d', ms) or '' end
-
 local function run()
   local epoch = tonumber(ARGV[7])
   if not (epoch and epoch >= 1 and epoch <= 99999999999999 and epoch % 1 == 0) or not ARGV[9] then return { 'invalid', '' } end
@@ -35,7 +33,7 @@ local function run()
   put_record(L, 'rule', rule_field)
   local seq = next_seq(L)
   emit('*\tl\t' .. seq .. '\t' .. concat({ ARGV[8], ARGV[9], fmt('%d\t%d\t%d', L.capacity, L.held, L.sold),
-    R.status == 'frozen' and f[4] or R.status, fmt('%d\t%d\t%d', R.limit, R.hold, R.max_hold), moment(R.opens), moment(R.closes), R.late, f[3] or '', closing }, '\t') .. '\n')
+    R.status == 'frozen' and f[4] or R.status, fmt('%d\t%d\t%d', R.limit, R.hold, R.max_hold), time_text(R.opens), time_text(R.closes), R.late, f[3] or '', closing }, '\t') .. '\n')
   save({ L })
   return { 'ok', '', now_s, seq }
 end

@@ -38,7 +38,7 @@ end
 -- wanted: how many units the n requests of a lot ask for, whose columns start at A[at], and where they end; nil if a
 -- request is not what the contract says.
 local function wanted(n, qty, hold, batch, at)
-  if not (type(n) == 'number' and n >= 1 and n <= 1e4 and n % 1 == 0 and type(batch) == 'string') then return nil end
+  if not (type(n) == 'number' and n >= 1 and n <= MOST_REQUESTS and n % 1 == 0 and type(batch) == 'string') then return nil end
   local stop = at + 3 * n + (batch ~= '' and 1 or qty == -1 and 4 * n or n)
   for i = at + n, stop - 1 do
     if not A[i] then return nil end

@@ -238,6 +238,7 @@ local actions = { c = confirm, r = release, e = extend, f = refund }
 -- requests: the lot's requests as tables, or nil if they are not what the contract says.
 local function requests(n, at)
   local qs = {}
+  if not (n and n <= MOST_REQUESTS) then return nil end
   for i = 0, n - 1 do
     local b = at + 7 * i
     local q = { attempt = ARGV[b], n = ARGV[b + 1], action = ARGV[b + 2], number = tonumber(ARGV[b + 3]), ref = ARGV[b + 4], late = ARGV[b + 5], who = ARGV[b + 6] }

@@ -1,11 +1,16 @@
 package stock
 
 import (
+	"encoding/binary"
 	"fmt"
+	"maps"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // TestEveryLotSellsByItsOwnRules: a call knows rules that it has seen by their print. Here are more of them than Redis keeps, and each
@@ -41,6 +46,40 @@ func TestEveryLotSellsByItsOwnRules(t *testing.T) {
 	}
 	for _, id := range ids[:9] {
 		wantHistory(t, s, rdb, id)
+	}
+}
+
+// TestNumbersThatAreNoneAreDamage: no comparison with one holds, so none would ever refuse a hold.
+func TestNumbersThatAreNoneAreDamage(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9})
+	key := s.shardOf(lot).keys.lot(lot)
+	live := rdb.HGet(t.Context(), key, "live").Val()
+	for i := range 5 {
+		for _, number := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 0.5} {
+			damaged := binary.LittleEndian.AppendUint64([]byte(live[:8*i]), math.Float64bits(number))
+			damaged = append(damaged, live[8*i+8:]...)
+			rdb.HSet(t.Context(), key, "live", damaged)
+			before := contents(t, rdb)
+			for name, try := range map[string]func() error{
+				"a hold": func() error {
+					_, err := s.Reserve(t.Context(), drop.ReserveRequest{Lot: lot, User: "ann", Key: "k", Qty: 10, Replace: true})
+					return err
+				},
+				"an adjustment": func() error {
+					_, _, err := s.Adjust(t.Context(), drop.AdjustRequest{Lot: lot, To: ptr[int64](8), Expect: 9, Actor: "op", Reason: "why"})
+					return err
+				},
+				"a look": func() error { _, err := s.Lot(t.Context(), lot); return err },
+			} {
+				if err := try(); !fault.Is(err, fault.Failed) || !strings.Contains(err.Error(), "damaged") {
+					t.Errorf("%s where number %d is %v: %v", name, i, number, err)
+				}
+			}
+			if !maps.Equal(before, contents(t, rdb)) {
+				t.Errorf("where number %d is %v something was written", i, number)
+			}
+		}
 	}
 }
 

@@ -433,6 +433,48 @@ func TestMalformedAttemptsAndQuantitiesAreRefused(t *testing.T) {
 	}
 }
 
+// TestMoreRequestsThanACommandCanStoreChangeNothing: what a call stores of a lot goes into one command, behind the events.
+func TestMoreRequestsThanACommandCanStoreChangeNothing(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 9000})
+	sh := s.shardOf(lot)
+	const most, tooMany = 700, 2100 // see MOST_REQUESTS in lua/common.lua
+	call := func(k kind, from, to int) reply {
+		g := &group{kind: k}
+		g.reset()
+		for i := from; i < to; i++ {
+			user := fmt.Sprint("user-", i)
+			r := newRequest(k, lot)
+			r.attempt = drop.AttemptOf(lot, user, "k")
+			r.reserve = drop.ReserveRequest{Lot: lot, User: user, Key: "k", Qty: 1, Actor: "shop"}
+			r.row = [7]string{r.attempt, strconv.Itoa(i + 2), "c", "0", "", "", "shop\t"} // the first event is the load
+			g.add(r)
+		}
+		inv := g.invocation(sh, k)
+		r, _ := s.script(t.Context(), sh, inv.script.name, inv.keys, inv.args)
+		return r
+	}
+	for from := 0; from < tooMany; from += most {
+		if r := call(reserveKind, from, from+most); r.status != "ok" {
+			t.Fatalf("%+v", r)
+		}
+	}
+	before := contents(t, rdb)
+	for k, from := range map[kind]int{reserveKind: tooMany, settleKind: 0} {
+		if r := call(k, from, from+tooMany); r.status != "invalid" {
+			t.Errorf("kind %d: %s", k, r.status)
+		}
+	}
+	if !maps.Equal(before, contents(t, rdb)) {
+		t.Error("something was written")
+	}
+	if r := call(settleKind, 0, most); r.status != "ok" {
+		t.Errorf("%+v", r)
+	}
+	wantTotals(t, s, lot, 9000-tooMany, tooMany-most, most)
+	wantHistory(t, s, rdb, lot)
+}
+
 // wantWhole runs a call and checks that it changed nothing, or that everything it changed agrees.
 func (sc *scene) wantWhole(t *testing.T, name string, call scriptCall, args []string) {
 	t.Helper()

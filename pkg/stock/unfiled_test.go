@@ -123,6 +123,23 @@ func TestWhatNoEngineFilesAScriptDoes(t *testing.T) {
 	wantToBeLookedAt(t, s, want)
 }
 
+// TestHoldsOfManyLengthsAreGatheredToo: each of a call's takes elements of its own then.
+func TestHoldsOfManyLengthsAreGatheredToo(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	var lots []drop.LotID
+	want := map[drop.LotID][]string{}
+	for i := range 60 {
+		lots = append(lots, newLot(t, s, drop.Definition{Lot: drop.LotID(fmt.Sprint("g:", i)), Stock: 9, Hold: time.Duration(1+i) * time.Minute, MaxHold: 2 * time.Hour}))
+	}
+	for _, user := range []string{"ann", "bob"} { // a rule is known to a server from its first call on
+		holdEach(t, s, lots, user, want)
+	}
+	if n := rdb.LLen(t.Context(), s.shardOf(lots[0]).keys.unfiled).Val(); n < int64(2*len(lots)) {
+		t.Errorf("%d elements wait, for %d lots", n, len(lots))
+	}
+	wantToBeLookedAt(t, s, want)
+}
+
 // TestSeveralEnginesFileWhatIsUnfiledOnce: each has read another part of it, some before holds came that the others read, some before
 // all was filed.
 func TestSeveralEnginesFileWhatIsUnfiledOnce(t *testing.T) {
