@@ -202,7 +202,7 @@ func (s *Stock) moveDoor(ctx context.Context, seen drop.ShardState, action strin
 // sweepLots is how many due lots one sweep call takes.
 const sweepLots = 16
 
-// Sweep takes back due holds of a shard, looking at no more than limit attempts of each lot.
+// Sweep takes back due holds of a shard, looking at no more than limit attempts in all.
 func (s *Stock) Sweep(ctx context.Context, n, limit int) (drop.SweepOutcome, error) {
 	sh := s.shards[n]
 	node, err := s.server.node(ctx, sh.keys.meta)
