@@ -24,7 +24,9 @@ func newStatus(a *app) *cobra.Command {
 
 What a store that is down, or not named, would have said is left out; in JSON it is null. The newest
 dead letters and payments due for refund are listed. The exit status is 0 if nothing is bad, 5 if a
-store did not answer and 6 if something needs attention.`,
+store did not answer and 6 if something needs attention.
+
+With --watch a terminal shows it anew each time; a pipe or a file gets one line of JSON each.`,
 		Example: `  dropctl status
   dropctl status --watch
   dropctl status -o json --jq .lots`,

@@ -392,7 +392,7 @@ func backlogText(b drop.Backlog) string {
 		text += fmt.Sprintf("; done in %s at the limit of %.0f/s", roughly(limit), b.Pace.Limit)
 	}
 	if seen != drop.Never && seen > 0 {
-		text += fmt.Sprintf("; in %s at the pace of late, %.0f/s", roughly(seen), b.Pace.Seen)
+		text += fmt.Sprintf("; in %s at the recent pace, %.0f/s", roughly(seen), b.Pace.Seen)
 	}
 	return text
 }

@@ -38,7 +38,7 @@ func backlog(r drop.StockHealth, p drop.LedgerHealth, o Options) verdict {
 	case seen == drop.Never:
 		return good("%d events are on their way; %s at the limit of %.0f/s", b.Travelling, fault.Duration(limit.Round(time.Second)), b.Pace.Limit)
 	}
-	return good("%d events are on their way; %s at the limit of %.0f/s, %s at the pace of late, %.0f/s",
+	return good("%d events are on their way; %s at the limit of %.0f/s, %s at the recent pace, %.0f/s",
 		b.Travelling, fault.Duration(limit.Round(time.Second)), b.Pace.Limit, fault.Duration(seen.Round(time.Second)), b.Pace.Seen)
 }
 
