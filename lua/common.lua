@@ -49,6 +49,7 @@ local FILLER = '.....................................................'
 local ATTEMPT, MARK = 26, 16
 local FIRST_LOT = 7 -- in KEYS
 local MOST_REQUESTS = 700 -- of a lot in a call: each may store ten values, and Lua hands a command no more than 8,000
+local MOST_RULES = 1000 -- kept from call to call, of less than 1 kB each
 local MANY_UNFILED = 640 -- holds, about: then the caller is told, who groups them by lot quicker than a script does, see file.lua
 local MOST_UNFILED = 2560 -- holds, about: more are filed by the call that brings them
 
@@ -147,7 +148,7 @@ end
 local function print_of(text) return tonumber(sub(redis.sha1hex(text), 1, 13), 16) end
 
 -- rule_of: a lot's rules from their field, not to be changed; an error if it has none. Some are kept from call to call, by field and by
--- print: lots are mostly alike.
+-- print: lots are mostly alike, or have times of their own; one more forgets them all, and each is read once more.
 local rules, kept = {}, 0
 local function rule_of(text)
   local R = rules[text]
@@ -155,7 +156,7 @@ local function rule_of(text)
   local epoch, limit, hold, max_hold, opens, closes, status, late = unpacked(RULE, text)
   R = { epoch = epoch, limit = limit, hold = hold, max_hold = max_hold, opens = opens, closes = closes, status = status, late = late,
     print = print_of(text), naming = '\t' .. fmt('%d', epoch) .. '\n', said = '/' .. fmt('%d', epoch) .. '/' }
-  if kept == 200 then rules, kept = {}, 0 end
+  if kept == MOST_RULES then rules, kept = {}, 0 end
   rules[text], rules[R.print], kept = R, R, kept + 1
   return R
 end
@@ -516,6 +517,25 @@ local function first_due(id)
   return tonumber(match(first[1] or '', '^[^\t]*\t(%d+)\t') or 0)
 end
 
+-- file_rest: files anew what of an entry is not over yet, for the entry may have been the only one, and forgets what is; the entry's batch
+-- too, unless it is still needed.
+local function file_rest(L, attempts, records, batch, needed)
+  local forget = {}
+  for i, attempt in ipairs(attempts) do
+    local over, user, _, _, _, deadline = ended(records[i]), parse_hold(records[i])
+    if over and over + retention <= now then
+      forget[#forget + 1] = attempt
+    elseif over then
+      file_again(L, over + retention, attempt)
+    elseif user and deadline > now then
+      file_due(L, deadline, fmt('%013d', deadline), attempt, batch)
+      needed = true
+    end
+  end
+  if batch ~= '' and not needed then forget[#forget + 1] = '#' .. batch end
+  if #forget > 0 then call('HDEL', KEYS[L.k], unpack(forget)) end
+end
+
 -- take_back_entry: one due entry, at most `budget` of its attempts. Its writes are immediate: what is read behind it
 -- must see them. Returns how many attempts it looked at and how many holds expired.
 local function take_back_entry(L, member, budget)
@@ -536,9 +556,9 @@ local function take_back_entry(L, member, budget)
     end
   end
   call('ZREM', KEYS[4], member)
-  local needed = #all > #attempts * ATTEMPT
-  if needed then call('ZADD', KEYS[4], '0', concat({ L.id, at, batch, sub(all, #attempts * ATTEMPT + 1) }, '\t')) end
-  local tombs, gone, forget = {}, {}, {}
+  local cut = #all > #attempts * ATTEMPT
+  if cut then call('ZADD', KEYS[4], '0', concat({ L.id, at, batch, sub(all, #attempts * ATTEMPT + 1) }, '\t')) end
+  local tombs, gone = {}, {}
   for i, h in ipairs(holds) do
     local u = h[6]
     u.user = u.user or h[2]
@@ -559,20 +579,7 @@ local function take_back_entry(L, member, budget)
     call('HSET', KEYS[L.k], unpack(tombs))
     file_again(L, now + retention, concat(gone))
   end
-  for i, attempt in ipairs(attempts) do
-    -- What is not over yet is filed again: this entry may have been the only one.
-    local over, user, _, _, _, deadline = ended(records[i]), parse_hold(records[i])
-    if over and over + retention <= now then
-      forget[#forget + 1] = attempt
-    elseif over then
-      file_again(L, over + retention, attempt)
-    elseif user and deadline > now then
-      file_due(L, deadline, fmt('%013d', deadline), attempt, batch)
-      needed = true
-    end
-  end
-  if batch ~= '' and not needed then forget[#forget + 1] = '#' .. batch end
-  if #forget > 0 then call('HDEL', KEYS[L.k], unpack(forget)) end
+  file_rest(L, attempts, records, batch, cut)
   return #attempts, #holds
 end
 

@@ -19,15 +19,36 @@ local function untouched()
   return true
 end
 
-local function run()
+-- numbers: the arguments that are numbers, by their place; nil and which is wrong if the arguments are not what the contract says.
+local function numbers()
   local n = {}
   for _, i in ipairs({ 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 22, 23 }) do
     n[i] = tonumber(ARGV[i] == '' and (i == 16 or i == 17) and '0' or ARGV[i])
-    if not (n[i] and n[i] >= 0 and n[i] <= 99999999999999 and n[i] % 1 == 0) then return { 'invalid', tostring(i) } end
+    if not (n[i] and n[i] >= 0 and n[i] <= 99999999999999 and n[i] % 1 == 0) then return nil, tostring(i) end
   end
-  if n[9] < n[10] + n[11] then return { 'invalid', '9' } end
-  if n[22] > 1e13 then return { 'invalid', '22' } end
-  if not ARGV[12] or not ARGV[18] or not ARGV[21] or #KEYS ~= FIRST_LOT + 2 then return { 'invalid', '' } end
+  if n[9] < n[10] + n[11] then return nil, '9' end
+  if n[22] > 1e13 then return nil, '22' end
+  if not ARGV[12] or not ARGV[18] or not ARGV[21] or #KEYS ~= FIRST_LOT + 2 then return nil, '' end
+  return n
+end
+
+-- take_staged: puts what was staged in the lot's place, which is empty.
+local function take_staged(lot, hash, due)
+  call('RENAME', hash, lot)
+  call('HDEL', lot, 'staged')
+  for i = 0, call('ZCARD', due) - 1, 1000 do
+    local entries = {}
+    for _, member in ipairs(call('ZRANGE', due, i, i + 999)) do
+      entries[#entries + 1] = '0'
+      entries[#entries + 1] = member
+    end
+    call('ZADD', KEYS[4], unpack(entries))
+  end
+end
+
+local function run()
+  local n, wrong = numbers()
+  if not n then return { 'invalid', wrong } end
   local id, lot, hash, due = ARGV[4], KEYS[FIRST_LOT], KEYS[FIRST_LOT + 1], KEYS[FIRST_LOT + 2]
 
   local m = call('HMGET', KEYS[1], 'owner', 'run', 'bytes')
@@ -53,18 +74,7 @@ local function run()
   call('ZREMRANGEBYLEX', KEYS[4], '[' .. id .. '\t', '(' .. id .. '\n')
   call('ZREM', KEYS[3], id)
   if not m[1] then call('HSET', KEYS[1], 'owner', ARGV[2], 'run', ARGV[1], 'frozen', untouched() and '' or 'emptied', 'bytes', '0', 'trimmed', '0') end
-  if staged then
-    call('RENAME', hash, lot)
-    call('HDEL', lot, 'staged')
-    for i = 0, call('ZCARD', due) - 1, 1000 do
-      local entries = {}
-      for _, member in ipairs(call('ZRANGE', due, i, i + 999)) do
-        entries[#entries + 1] = '0'
-        entries[#entries + 1] = member
-      end
-      call('ZADD', KEYS[4], unpack(entries))
-    end
-  end
+  if staged then take_staged(lot, hash, due) end
   call('UNLINK', hash, due)
 
   now = math.max(now, n[22])
