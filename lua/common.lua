@@ -122,7 +122,7 @@ local function door()
   if m[2] ~= ARGV[1] then return { 'lot_frozen', 'closed_door' } end
   meta_bytes, meta_trimmed, bytes_s = number(m[4]), number(m[5]), m[4]
   if not meta_bytes or not meta_trimmed then return { 'corrupt', 'meta' } end
-  if not (retention and retention >= 0 and retention <= 1e13) then return { 'invalid', 'retention' } end
+  if not (retention and retention >= 0 and retention <= 1e13 and retention % 1 == 0) then return { 'invalid', 'retention' } end
 end
 
 -- prove: reads every key that save() writes, so that none of its writes can fail.
