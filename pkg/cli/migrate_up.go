@@ -51,7 +51,11 @@ func (a *app) migrateUp(ctx context.Context, m ledger.MigrateOptions, dryRun boo
 		if err != nil {
 			return err
 		}
-		return a.print(viewMigrations(pending(status), "planned"))
+		steps := pending(status)
+		if len(steps) == 0 {
+			a.note("the schema is up to date")
+		}
+		return a.print(viewMigrations(steps, "planned"))
 	}
 	target, err := o.Target()
 	if err != nil {

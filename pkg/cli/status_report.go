@@ -439,7 +439,7 @@ func (f statusFacts) sayHooks(say sayFunc) (troubled []hookView) {
 		troubled = append(troubled, viewHook(h))
 	}
 	if waiting > 0 && len(troubled) == 0 {
-		say(levelOK, "", "dropctl hook list", "notices being sent: %d", waiting)
+		say(levelOK, "", "dropctl hook list", "notices on their way: %d", waiting)
 	}
 	return troubled
 }

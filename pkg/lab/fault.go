@@ -149,7 +149,9 @@ func (p *faultParser) target() FaultTarget {
 }
 
 func (p *faultParser) at() time.Duration {
-	p.oneOf("at")
+	if !p.next("at") {
+		p.expect("at and when, such as at 3s")
+	}
 	if p.err == nil && len(p.words) > 0 && p.words[0] == "0s" { // the only moment that is no length of time
 		p.words = p.words[1:]
 		return 0
