@@ -291,3 +291,14 @@ func FuzzPaymentBody(f *testing.F) {
 		}
 	})
 }
+
+// Who is refused for a body that is too large, or waits to be asked for it, is told at once: net/http sees to that, as long as the body
+// that the request has in the end is its own. With any other it first waits for what may never come, as long as a body may take.
+func TestTheServersOwnBodyStaysWithTheRequest(t *testing.T) {
+	req := httptest.NewRequest(http.MethodPost, "/v1/lots/truffle/reservations", strings.NewReader("{}"))
+	own := req.Body
+	New(Options{}).observed(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), req)
+	if req.Body != own {
+		t.Errorf("its body is a %T now", req.Body)
+	}
+}

@@ -62,10 +62,10 @@ func (a *API) observed(next http.Handler) http.Handler {
 			header["Strict-Transport-Security"] = []string{"max-age=31536000"}
 		}
 		header["X-Request-Id"] = []string{c.id}
-		r.Body = http.MaxBytesReader(w, r.Body, a.longest(r))
 		ctx, cancel := c.within(r)
 		defer cancel()
-		r = r.WithContext(ctx)
+		r = r.WithContext(ctx) // a copy: with another body than its own in r, net/http answers no refusal before the rest of it has come
+		r.Body = http.MaxBytesReader(w, r.Body, a.longest(r))
 		a.metrics.InFlight.Inc()
 		defer func() {
 			a.metrics.InFlight.Dec()
