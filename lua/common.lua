@@ -616,10 +616,10 @@ local function due_units(L, budget)
     members[#members + 1] = concat(unfiled_seen[L.id] or {})
   end
   for _, member in ipairs(members) do
+    if not (budget >= 1) then return units end
     local attempts = attempts_of(match(member, '([^\t]*)$'), budget)
     budget = budget - #attempts
-    if #attempts == 0 then return units end
-    for i, record in ipairs(read_attempts(L, attempts)) do
+    for i, record in ipairs(#attempts > 0 and read_attempts(L, attempts) or {}) do -- none in a damaged entry
       local user, _, qty, _, deadline = parse_hold(explicit(L, record))
       if user and deadline <= now and not seen[attempts[i]] then units = units + qty end
       seen[attempts[i]] = true

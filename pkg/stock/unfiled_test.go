@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/dropctl/dropctl/pkg/drop"
 	"github.com/dropctl/dropctl/pkg/testkit"
 )
@@ -311,6 +313,18 @@ func TestDamageInWhatIsUnfiledHarmsNobody(t *testing.T) {
 		wantTotals(t, s, lot, 3, 0, 0)
 	}
 	wantHistory(t, s, rdb, lot)
+}
+
+// TestADamagedDueEntryHidesNoOther: it comes before every time.
+func TestADamagedDueEntryHidesNoOther(t *testing.T) {
+	s, rdb, _ := newShop(t)
+	lot := newLot(t, s, drop.Definition{Lot: "l", Stock: 2, Hold: time.Minute})
+	reserve(t, s, lot, "ann", "k", 2)
+	passTime(t, s, rdb, time.Hour, lot)
+	rdb.ZAdd(t.Context(), s.shardOf(lot).keys.due, redis.Z{Member: "l\t!"})
+	if st, err := s.Lot(t.Context(), lot); err != nil || st.Due != 2 {
+		t.Errorf("%d units are due, %v", st.Due, err)
+	}
 }
 
 func FuzzParseUnfiled(f *testing.F) {
