@@ -24,7 +24,9 @@ const (
 	looksInFlight   = 8                      // pipelines of looks, see known.go
 	maxBatch        = 512                    // requests of one kind in a call; each is at most 12 values, and Lua unpacks 8,000
 	waitingPerTaken = 8                      // of so many shards whose requests wait a pipeline takes one
-	fairPipeline    = 32                     // requests with which it takes no more than that
+	fairPipeline    = 32                     // requests with which it takes no more than that, where the server is near
+	fairShare       = 32 * time.Microsecond  // and one for so much of the way to the server and back, or it would stand idle meanwhile
+	wayMemory       = 256                    // of so many pipelines the quickest tells how long the way is
 	fullPipeline    = 512                    // requests with which a pipeline takes no further shard: its callers are answered together
 )
 
@@ -197,7 +199,20 @@ type lanes struct {
 	shards  []*shard            // each once
 	busy    map[*lane]time.Time // when it last took requests
 	idle    []*lane
-	helping bool // a timer runs, see helpLater
+	helping bool          // a timer runs, see helpLater
+	way     time.Duration // to the server and back, as far as known
+}
+
+// fair returns how many requests a pipeline takes before it leaves the other shards alone. took is how long the lane's last one was
+// under way. The caller holds the mutex.
+func (l *lanes) fair(took time.Duration) int64 {
+	switch {
+	case l.way == 0:
+		l.way = took
+	case took > 0 && took < hangsAfter:
+		l.way = min(took, l.way+(took-l.way)/wayMemory)
+	}
+	return max(fairPipeline, int64(l.way/fairShare))
 }
 
 // enough reports whether no lane besides this one is needed for what waits. The caller holds the mutex.
@@ -287,8 +302,8 @@ func (n *node) take(l *lane, list []*shard) []*shard {
 		return list
 	}
 	part := (len(n.lanes.shards) + waitingPerTaken - 1) / waitingPerTaken
-	first, requests := 0, int64(0)
-	for first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fairPipeline) {
+	first, requests, fair := 0, int64(0), n.lanes.fair(l.took)
+	for first < len(n.lanes.shards) && requests < fullPipeline && (first < part || requests < fair) {
 		requests += n.lanes.shards[first].length.Load()
 		first++
 	}

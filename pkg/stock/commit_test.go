@@ -60,6 +60,28 @@ func TestAPipelineTakesAPartOfWhatWaits(t *testing.T) {
 	}
 }
 
+// TestAPipelineTakesMoreWhereTheServerIsFar: what Redis can do in the time of the way is under way, and a slow answer is no longer way.
+func TestAPipelineTakesMoreWhereTheServerIsFar(t *testing.T) {
+	near := &lanes{}
+	for _, took := range []time.Duration{0, 200 * time.Microsecond, time.Millisecond, time.Second, 99 * time.Millisecond} {
+		if got := near.fair(took); got != fairPipeline {
+			t.Errorf("after %s it takes %d", took, got)
+		}
+	}
+	far := &lanes{}
+	for _, took := range []time.Duration{6 * time.Millisecond, 5 * time.Millisecond, 9 * time.Millisecond} {
+		if got := far.fair(took); got < 155 || got > 190 {
+			t.Errorf("at %s it takes %d", took, got)
+		}
+	}
+	for range 10 * wayMemory { // the server has moved away
+		far.fair(20 * time.Millisecond)
+	}
+	if got := far.fair(20 * time.Millisecond); got < 600 {
+		t.Errorf("at last it takes %d", got)
+	}
+}
+
 func TestLanesAreAsManyAsShardsWait(t *testing.T) {
 	now, longAgo := time.Now(), time.Now().Add(-time.Minute)
 	for name, c := range map[string]struct {

@@ -27,8 +27,9 @@ type lane struct {
 	server map[string]string    // what the server told of itself when it was last looked at
 	doors  map[*shard][3]string // what calls show at the doors of shards, as far as looked at since: life of the server, owner, retention
 	used   time.Time
-	losses int64 // lost connections of the engine when this one was last known to work
-	moves  int64 // of the server, when this one was opened
+	took   time.Duration // the last pipeline was under way
+	losses int64         // lost connections of the engine when this one was last known to work
+	moves  int64         // of the server, when this one was opened
 
 	wait    []any     // the command that waits for the level of durability; nil if nothing has to be waited for
 	weak    error     // why the server cannot give the level; nil if it can
@@ -196,7 +197,8 @@ func (l *lane) run(ctx context.Context, calls []*invocation, notReady error) []a
 			cmds[missing[i]] = cmd
 		}
 	}
-	l.measure(calls, time.Since(start))
+	l.took = time.Since(start)
+	l.measure(calls, l.took)
 	answers := l.answers(ctx, sent, cmds)
 	for i, c := range calls {
 		if !c.promises() || answers[i].reply.shut() {
