@@ -181,6 +181,9 @@ func TestAPromotedReplicaSellsOnAndGivesNobodyTwo(t *testing.T) {
 	w := testkit.Watched(t, 1)
 	s := newAPI(t, func(o *setup) { o.redisURL = func(*lab.Redis) string { return w.URL() } })
 	s.load(t, drop.Definition{Lot: "hat", Stock: 1_000_000})
+	if err := w.Servers[1].AwaitCopy(t.Context(), w.Servers[0]); err != nil { // a replica that never had the lot cannot sell it
+		t.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	shoppers := make([]*shopper, 5)
