@@ -44,6 +44,7 @@ func standing(t *testing.T, db testkit.Database, lot drop.LotID, still func(cont
 // A worker that stands still in the middle of a write, stopped or on a machine that is gone, keeps its lots from the others only until
 // one of them shows that it lives: PostgreSQL itself would wait as long as the connection lasts.
 func TestAProcessThatStandsStillInAWriteIsPassed(t *testing.T) {
+	testkit.Long(t)
 	for name, still := range map[string]func(context.Context, *pgx.Conn) error{
 		"in a COPY": func(ctx context.Context, conn *pgx.Conn) error {
 			nothing, never := io.Pipe()

@@ -87,7 +87,7 @@ func wantRefusedAtOnce(t *testing.T, s *Stock, lot drop.LotID) {
 // TestAServerThatHangsHoldsNobody stops Redis under the load of 200 callers, each of whom repeats a call until it is
 // answered.
 func TestAServerThatHangsHoldsNobody(t *testing.T) {
-	// Not beside others: it counts the goroutines of the process.
+	testkit.Long(t) // not beside others: it counts the goroutines of the process
 	s, rdb, r := newShop(t, withBreaker)
 	lot := newLot(t, s, drop.Definition{Lot: "truffle", Stock: 1e6})
 	const callers = 200

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
+	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/fault"
 )
 
 // TestEveryLotSellsByItsOwnRules: a call knows rules that it has seen by their print. Each lot's change while others sell, and so many
 // are tried meanwhile that Redis forgets all it keeps, in the middle of calls.
 func TestEveryLotSellsByItsOwnRules(t *testing.T) {
+	testkit.Long(t)
 	s, rdb, _ := newShop(t)
 	const lots, kept = 100, 1000 // see MOST_RULES in lua/common.lua
 	ids, holds := make([]drop.LotID, lots), make([]time.Duration, lots)
