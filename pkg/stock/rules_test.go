@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/dropctl/dropctl/pkg/drop"
-	"github.com/dropctl/dropctl/pkg/testkit"
 	"github.com/dropctl/dropctl/pkg/fault"
+	"github.com/dropctl/dropctl/pkg/testkit"
 )
 
 // TestEveryLotSellsByItsOwnRules: a call knows rules that it has seen by their print. Each lot's change while others sell, and so many
